@@ -167,7 +167,7 @@ def main():
             "routes": program_routes(schedule, program),
             "order": program_order(schedule, program),
         }
-        for timing in ("dependencies", "order", "shared"):
+        for timing in ("first-come", "order", "shared"):
             took, trace = best(
                 lambda p=program, s=schedule, t=timing, k=known: tacos.simulate(
                     p, s.topology, timing=t, record=False, **k

@@ -79,7 +79,7 @@ def main():
             path = Path(folder) / "s.tacos"
             tacos.save(make(), path)
             for timing, record in product(
-                ("dependencies", "order", "schedule"), ("recorded", "none")
+                ("first-come", "order", "schedule"), ("recorded", "none")
             ):
                 command = [sys.executable, __file__, "--one", str(path), timing, record]
                 run = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -324,13 +324,13 @@ def test_repr():
         (lambda: co.named("all-gather", 4, 5, root=0), "root is 0, but all-gather has no root"),
         (
             lambda: co.all_to_all_v(2, [[1, 2]]),
-            r"sizes has shape \(1, 2\), the group needs \(2, 2\)",
+            r"sizes has the shape \(1, 2\); the group needs \(2, 2\)",
         ),
         (lambda: co.all_to_all_v(2, [[1, -2], [0, 0]]), "sizes has the negative entry -2"),
         (lambda: co.all_to_all_v(2, [[0, 0], [0, 0]]), "sizes has no positive entry"),
         (lambda: co.all_to_all_v(2, [[0.5, 0], [0, 0]]), "sizes must be whole numbers"),
         (lambda: co.send_recv(2, []), "messages is empty"),
-        (lambda: co.send_recv(2, [(1, 1, 5)]), "a message from NPU 1 to itself"),
+        (lambda: co.send_recv(2, [(1, 1, 5)]), "NPU 1 sends a message to itself"),
         (
             lambda: co.send_recv(2, [(0, 2, 5)]),
             r"messages\[0\] is 2, but there is no such NPU; the NPUs are 0 to 1",

@@ -124,12 +124,18 @@ def test_the_schema_file_is_current():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda data: data.update(tacos_plans=2), "tacos_plans is 2, this program knows 1"),
+        (
+            lambda data: data.update(tacos_plans=2),
+            "tacos_plans is 2; this version of tacos reads 1",
+        ),
         (lambda data: data.pop("tacos_plans"), "the field tacos_plans is missing"),
         (lambda data: data["plans"][0].update(size=3), r"plans\[0\]: .*unknown field `size`"),
         (lambda data: data["plans"][1].update(npus="x"), r"plans\[1\].npus: Expected `int`"),
         (lambda data: data["plans"][0].update(file="../x"), "must be in the same directory"),
-        (lambda data: data["plans"][0].update(file="gone.tacos"), "gone.tacos, which is not there"),
+        (
+            lambda data: data["plans"][0].update(file="gone.tacos"),
+            "gone.tacos, which does not exist",
+        ),
         (
             lambda data: data["plans"][0].update(collective="sum"),
             "collective is 'sum'; it must be one of",
@@ -219,7 +225,7 @@ def test_the_fingerprint_sees_every_property_but_names():
 def test_an_unnamed_collective_is_no_plan(tmp_path):
     topo = tacos.topology.ring(4)
     shift = tacos.collective.send_recv(topo, [(0, 1, "1MB")])
-    with pytest.raises(ValueError, match="a plan is for one collective"):
+    with pytest.raises(ValueError, match="a plan must be for one of"):
         add(tmp_path, tacos.synthesize(topo, shift))
 
 

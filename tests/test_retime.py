@@ -396,7 +396,7 @@ def test_wrong_arguments_are_refused():
     table = routes(topology, pairs=([0], [1]))
     with pytest.raises(ValueError, match="retiming needs a collective with a number of chunks"):
         retime(co.all_gather(topology, 3000), table, route=[0], chunk=[0], step=[0])
-    with pytest.raises(ValueError, match="the collective is for 4 NPUs, the topology has 3"):
+    with pytest.raises(ValueError, match="the collective is for 4 NPUs, but the topology has 3"):
         retime(co.all_gather(4, 3000, chunks=1), table, route=[0], chunk=[0], step=[0])
     column = np.zeros(1, np.uint8)
     with pytest.raises(ValueError, match="the order's columns differ in length"):

@@ -85,7 +85,7 @@ def ints(*values):
         ),
         (
             {"collective": co.broadcast(5, 3000, chunks=3)},
-            "the collective is for 5 NPUs, the topology has 4",
+            "the collective is for 5 NPUs, but the topology has 4",
         ),
         ({"lane_op": np.zeros(1, np.uint8)}, "lane columns do not fit together"),
         ({"lane_reads": np.zeros(3, np.uint8)}, "lane columns do not fit together"),

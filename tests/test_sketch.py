@@ -147,10 +147,10 @@ def test_relays_and_senders():
     assert schedule.rows()["dst"].tolist() == [3, 2]
     ring = tp.ring(4)
     gather = co.all_gather(ring, "4KB", chunks=1)
-    with pytest.raises(TacosError, match="passes on chunk 0, and is not a relay; milp does"):
+    with pytest.raises(TacosError, match="forwards chunk 0, but is not a relay; milp does"):
         tacos.synthesize(ring, gather, engine="ring", sketch=Sketch(relays=[0, 2]))
     boxes = Sketch(box=2, senders={0: [0, 1]})
-    with pytest.raises(TacosError, match="leaves its box by npu"):
+    with pytest.raises(TacosError, match="leaves its box through npu"):
         tacos.synthesize(ring, gather, engine="bidirectional-ring", sketch=boxes)
     found = tacos.synthesize(ring, gather, engine="milp", sketch=boxes)
     assert tacos.verify(found).ok
@@ -195,9 +195,9 @@ def test_contradictory_symmetry_is_refused():
     [
         ({"box": 3}, "box is 3, which does not divide the 4 NPUs"),
         ({"relays": [4]}, "relays is 4, but there is no such NPU; the NPUs are 0 to 3"),
-        ({"between": {0: [9]}, "box": 2}, "between has 9, the places in a box are 0 to 1"),
-        ({"within": [[0, 7]]}, "within has 7, the places in a box are 0 to 3"),
-        ({"senders": {0: [5]}, "box": 2}, "senders has 5, the places in a box are 0 to 1"),
+        ({"between": {0: [9]}, "box": 2}, "between has 9; the places in a box are 0 to 1"),
+        ({"within": [[0, 7]]}, "within has 7; the places in a box are 0 to 3"),
+        ({"senders": {0: [5]}, "box": 2}, "senders has 5; the places in a box are 0 to 1"),
         ({"symmetry": [(1, 3)]}, "symmetry has the size 3, which does not divide the 4 NPUs"),
         ({"drop": [(0, 2)]}, "there is no link from npu 0 to npu 2"),
     ],
@@ -253,7 +253,7 @@ def test_our_own_file_and_the_command(file, capsys):
         ("chunks: 2\n", "not a sketch"),
         ("sketch: 1\nbetween: {a: [1]}\n", "between has the sender 'a'; it must be a number"),
         ("sketch: 1\nbox: 5\n", "box is 5, which does not divide the 16 NPUs"),
-        (SK1_NDV2_N2 | {"nnodes": 3}, "nnodes is 3, the network has 16 NPUs"),
+        (SK1_NDV2_N2 | {"nnodes": 3}, "nnodes is 3, but the network has 16 NPUs"),
     ],
 )
 def test_broken_files(file, content, message):

@@ -121,7 +121,9 @@ def test_a_file_of_a_kind_that_is_not_installed_is_read(problem, tmp_path):
 def test_what_does_not_know_it_says_so(problem, tmp_path):
     topology, wanted = problem
     schedule = tacos.synthesize(topology, wanted, engine="direct")
-    with pytest.raises(ValueError, match=f"for {wanted.kind}, the dialect msccl has all_reduce"):
+    with pytest.raises(
+        ValueError, match=f"for {wanted.kind}, but the dialect msccl has all_reduce"
+    ):
         tacos.save(schedule, tmp_path / "toy.xml")
     with pytest.raises(ValueError, match=f"cannot hold {wanted.kind}"):
         tacos.save(schedule, tmp_path / "toy.json", format="mscclpp")
@@ -145,8 +147,8 @@ def test_the_command_knows_it(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        (Kind(name="All-reduce", rows=half_gather), "small letters"),
-        (Kind(name="all_reduce", rows=half_gather), "a kind all_reduce already"),
+        (Kind(name="All-reduce", rows=half_gather), "lowercase letters"),
+        (Kind(name="all_reduce", rows=half_gather), "the kind all_reduce exists already"),
         (Kind(name="halfgather", rows=half_gather), "already"),
         (Kind(name="empty"), "needs rows"),
     ],

@@ -133,7 +133,7 @@ def test_an_exception_that_cannot_be_read_elsewhere_ends_no_other_task():
 @pytest.mark.parametrize("lives", [1, 2, 3, 50])
 def test_a_task_that_loses_its_worker_runs_again_alone_and_is_given_up_if_it_does_so_again(lives):
     with pytest.warns(
-        WorkerLostWarning, match=r"^a worker died; what it ran \(\d+ tasks?\) runs again$"
+        WorkerLostWarning, match=r"^a worker died; its work \(\d+ tasks?\) is run again$"
     ):
         found = dict(workers.Dispatch(Fragile(lives), abs, range(40)))
     lost = found.pop(13)
@@ -287,7 +287,7 @@ def test_a_scheduler_that_is_not_there(capsys):
     pytest.importorskip("distributed", reason="there is no Dask: make dask")
     with (
         pytest.raises(
-            tacos.TacosError, match=r"^there is no Dask scheduler at tcp://127\.0\.0\.1:1: "
+            tacos.TacosError, match=r"^cannot reach a Dask scheduler at tcp://127\.0\.0\.1:1: "
         ),
         workers.opened("dask://127.0.0.1:1"),
     ):

@@ -19,10 +19,10 @@ using namespace nb::literals;
 namespace {
 
 simulation::Timing timing_of(const std::string& name) {
-  if (name == "dependencies") return simulation::Timing::dependencies;
+  if (name == "first-come") return simulation::Timing::dependencies;
   if (name == "order") return simulation::Timing::order;
   if (name == "shared") return simulation::Timing::shared;
-  invalid("timing of a program must be one of dependencies, order, shared; got \"" + name + "\"");
+  invalid("timing of a program must be one of first-come, order, shared; got \"" + name + "\"");
 }
 
 nb::dict run_columns(const Program& program, const Array<std::int64_t>& chunk_bytes,

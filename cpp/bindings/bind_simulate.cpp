@@ -13,11 +13,11 @@ using namespace nb::literals;
 namespace {
 
 simulation::Timing timing_of(const std::string& name) {
-  if (name == "dependencies") return simulation::Timing::dependencies;
+  if (name == "first-come") return simulation::Timing::dependencies;
   if (name == "order") return simulation::Timing::order;
   if (name == "schedule") return simulation::Timing::schedule;
   if (name == "shared") return simulation::Timing::shared;
-  invalid("timing is \"" + name + "\"; it must be one of dependencies, order, schedule, shared");
+  invalid("timing is \"" + name + "\"; it must be one of first-come, order, schedule, shared");
 }
 
 // Rows (link, time, slowdown), grouped by link and ordered by time.

@@ -130,7 +130,7 @@ void Meetings::join_barriers(Steps& steps) const {
       for (const auto* one : present) {
         if (at(one->expected) != present.size()) {
           invalid(one->where + ": the field num_threadblocks is " + std::to_string(one->expected) +
-                  ", but " + std::to_string(present.size()) + " threadblocks come to barrier " +
+                  ", but " + std::to_string(present.size()) + " threadblocks enter barrier " +
                   std::to_string(key.second) + " of gpu " + std::to_string(key.first));
         }
         if (one == present.front()) continue;

@@ -42,7 +42,7 @@ class Decoder {
     invalid(place(gpu_, block_, op_, inner_) + ": " + what);
   }
   [[noreturn]] void refuse(Text field, const std::string& allowed) {
-    fail("the field " + std::string(field) + " is " + json_.excerpt() + ", " + allowed);
+    fail("the field " + std::string(field) + " is " + json_.excerpt() + "; " + allowed);
   }
 
   template <typename Read>
@@ -66,7 +66,7 @@ class Decoder {
   }
   template <std::size_t N>
   std::size_t word(Text field, const std::array<Text, N>& known, std::size_t allowed = N) {
-    if (json_.peek() != '"') refuse(field, "it must be a text");
+    if (json_.peek() != '"') refuse(field, "it must be a string");
     auto after = json_;
     const auto text = after.string();
     const auto end = known.begin() + static_cast<std::ptrdiff_t>(allowed);
@@ -92,7 +92,8 @@ class Decoder {
   }
   void need(bool there, Text field, Text of = "") const {
     if (there) return;
-    fail((of.empty() ? "it" : std::string(of)) + " has no field " + std::string(field));
+    fail((of.empty() ? "the field " : std::string(of) + " has no field ") + std::string(field) +
+         (of.empty() ? " is missing" : ""));
   }
 
   // --- what a plan is made of
@@ -189,7 +190,7 @@ class Decoder {
         word(name, kSums);
       } else if (name == "ops") {
         list(name, [&] {
-          if (op.inner >= 0) fail("a pipeline within a pipeline");
+          if (op.inner >= 0) fail("a pipeline must not contain another pipeline");
           ++inner_;
           this->op();
         });
@@ -209,7 +210,8 @@ class Decoder {
       if (name == "id") {
         const auto id = whole(name);
         if (id != block_) {
-          fail("the field id is " + std::to_string(id) + ", expected is " + std::to_string(block_));
+          fail("the field id is " + std::to_string(id) + "; it must be " + std::to_string(block_) +
+               ", its position in threadblocks");
         }
         has_id = true;
       } else if (name == "ops") {
@@ -330,7 +332,8 @@ class Decoder {
       if (name == "id") {
         id = whole(name);
         if (id != gpu_) {
-          fail("the field id is " + std::to_string(id) + ", expected is " + std::to_string(gpu_));
+          fail("the field id is " + std::to_string(id) + "; it must be " + std::to_string(gpu_) +
+               ", its position in gpus");
         }
       } else if (name == "input_chunks") {
         gpu.input = whole(name);

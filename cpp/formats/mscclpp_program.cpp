@@ -117,7 +117,7 @@ class Translator : private PlanScope {
   void translate() {
     if (op_->channels.size() > at(kMostChannelsPerOp)) {
       fail("the field channel_ids has " + std::to_string(op_->channels.size()) +
-           " entries, the executor takes at most " + std::to_string(kMostChannelsPerOp));
+           " entries; the executor takes at most " + std::to_string(kMostChannelsPerOp));
     }
     switch (op_->name) {
       case OpName::nop:
@@ -173,7 +173,7 @@ class Translator : private PlanScope {
         add(StepOp::nop);  // leaves
         return;
       case OpName::pipeline:
-        if (op_->inner >= 0) fail("a pipeline within a pipeline");
+        if (op_->inner >= 0) fail("a pipeline must not contain another pipeline");
         return checks_rounds();
     }
   }
@@ -188,14 +188,14 @@ class Translator : private PlanScope {
     const auto from = sources(), to = targets();
     if (from.empty() || from.size() != to.size()) {
       fail("the fields src_buff and dst_buff have " + std::to_string(from.size()) + " and " +
-           std::to_string(to.size()) + " entries, they need equally many");
+           std::to_string(to.size()) + " entries; they must have the same number");
     }
     for (std::size_t i = 0; i < from.size(); ++i) need_size(from[i].size, to[i].size);
   }
   void need_size(std::int32_t from, std::int32_t to) const {
     if (from == to) return;
     fail("the field size is " + std::to_string(from) + " in src_buff and " + std::to_string(to) +
-         " in dst_buff");
+         " in dst_buff; they must be equal");
   }
 
   void moves() {
@@ -221,12 +221,15 @@ class Translator : private PlanScope {
     const auto from = sources(), to = targets();
     if (from.size() < 2 || to.size() < own_targets) {
       fail("the fields src_buff and dst_buff have " + std::to_string(from.size()) + " and " +
-           std::to_string(to.size()) + " entries, needed are 2 and " + std::to_string(own_targets));
+           std::to_string(to.size()) + " entries; they must have 2 and " +
+           std::to_string(own_targets));
     }
     for (const auto some : {from, to}) {
       for (const auto& piece : some) {
         if (piece.size != from[0].size) {
-          fail("the field size differs between the buffers of a reduction");
+          fail("the field size is " + std::to_string(piece.size) +
+               " in one buffer of a reduction and " + std::to_string(from[0].size) +
+               " in another; all must be equal");
         }
       }
     }
@@ -248,7 +251,8 @@ class Translator : private PlanScope {
 
   void passes_on() {
     if (sources().size() != 1) {
-      fail("the field src_buff has " + std::to_string(sources().size()) + " entries, needed is 1");
+      fail("the field src_buff has " + std::to_string(sources().size()) +
+           " entries; it must have 1");
     }
     const auto& from = sources()[0];
     const auto slots = count(from);
@@ -284,7 +288,8 @@ class Translator : private PlanScope {
     const auto& [ranks, buffer] = group(piece);
     move(within(rank_, buffer, piece), dst, slots);
     extra += slots;
-    if ((spare_slots_ -= slots) < 0) fail("the switch sums far more than the operations can use");
+    if ((spare_slots_ -= slots) < 0)
+      fail("the switch reduces far more data than the operations can use");
     for (const auto rank : ranks) {
       if (rank != rank_) add(StepOp::get_reduce, within(rank, buffer, piece), dst, slots, rank);
     }
@@ -295,7 +300,7 @@ class Translator : private PlanScope {
     const auto there = plan_.gpus[at(rank_)].semaphores.size();
     if (op_->semaphores.size() > at(kMostSemaphoresPerOp)) {
       fail("the field semaphore_ids has " + std::to_string(op_->semaphores.size()) +
-           " entries, the executor takes at most " + std::to_string(kMostSemaphoresPerOp));
+           " entries; the executor takes at most " + std::to_string(kMostSemaphoresPerOp));
     }
     for (const auto number : numbers(op_->semaphores)) {
       if (at(number) >= there) {
@@ -311,7 +316,7 @@ class Translator : private PlanScope {
   }
 
   void checks_rounds() const {
-    if (op_->round_chunks == 0) fail("the pipeline has no field iter_context");
+    if (op_->round_chunks == 0) fail("a pipeline needs the field iter_context");
     const auto& all = plan_.gpus[at(rank_)].blocks[at(block_)].ops;
     for (const auto* inner = op_ + 1; inner < plan_.ops.data() + all.end && inner->inner >= 0;
          ++inner) {
@@ -319,7 +324,7 @@ class Translator : private PlanScope {
         for (const auto& piece : pieces(range)) {
           if (piece.size == op_->round_chunks) continue;
           fail("an operation of the pipeline has size " + std::to_string(piece.size) +
-               ", its num_chunks is " + std::to_string(op_->round_chunks));
+               "; it must be the pipeline's num_chunks, " + std::to_string(op_->round_chunks));
         }
       }
     }

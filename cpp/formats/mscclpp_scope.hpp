@@ -42,13 +42,14 @@ class PlanScope {
   [[noreturn]] void fail(const std::string& what) const { invalid(where() + ": " + what); }
   [[noreturn]] void fail_field(std::string_view field, std::int64_t value,
                                const std::string& rest) const {
-    fail("the field " + std::string(field) + " has " + std::to_string(value) + ", " + rest);
+    fail("the field " + std::string(field) + " has the entry " + std::to_string(value) + "; " +
+         rest);
   }
 
   // --- what the plan is about
 
   void size_up(std::int64_t most_slots) {
-    if (plan_.gpus.empty()) invalid("the field gpus has no entries");
+    if (plan_.gpus.empty()) invalid("the field gpus is empty; a plan needs at least one GPU");
     for (const auto& op : plan_.ops) {
       if (op.parts == 0) continue;
       parts_ = std::lcm(parts_, std::int64_t{op.parts});
@@ -70,8 +71,8 @@ class PlanScope {
               " chunks, far more than the operations can fill");
     }
     if (chunks < 1 || (traits(kind_).unit != Unit::share && chunks % n != 0)) {
-      invalid("the gpus have " + std::to_string(chunks) + " chunks, needed is a multiple of " +
-              std::to_string(n));
+      invalid("the gpus have " + std::to_string(chunks) +
+              " chunks; the collective needs a multiple of " + std::to_string(n));
     }
     if (chunks * parts_ > most_slots) {
       invalid("the gpus have " + std::to_string(chunks) +
@@ -106,7 +107,7 @@ class PlanScope {
     for (std::size_t t = 0; t < blocks.size(); ++t) {
       if (blocks[t].ops.size() <= at(kMostOps)) continue;
       invalid(place(static_cast<std::int64_t>(gpu), static_cast<std::int64_t>(t)) + ": " +
-              std::to_string(blocks[t].ops.size()) + " operations, the executor takes at most " +
+              std::to_string(blocks[t].ops.size()) + " operations; the executor takes at most " +
               std::to_string(kMostOps));
     }
   }
@@ -125,14 +126,14 @@ class PlanScope {
         }
         continue;
       }
-      if (channel.buffer == Buffer::none) fail("a switch channel has no field buffer_type");
+      if (channel.buffer == Buffer::none) fail("a switch channel needs the field buffer_type");
       for (const auto& range : channel.groups) {
         const auto members = numbers(range);
         const std::set<std::int32_t> different(members.begin(), members.end());
         if (different.size() != members.size() || !different.contains(rank_) ||
             *different.rbegin() >= ranks()) {
-          fail("the field ranks must have gpu " + std::to_string(rank_) +
-               " and others of the gpus, each once");
+          fail("the field ranks must list gpu " + std::to_string(rank_) +
+               " and other gpus of the plan, each once");
         }
         groups_.push_back({members, channel.buffer});
       }
@@ -142,7 +143,7 @@ class PlanScope {
 
   void check_peer(std::string_view field, std::int32_t peer) const {
     if (peer >= ranks() || peer == rank_) {
-      fail_field(field, peer, "it must be another of " + std::to_string(ranks()) + " gpus");
+      fail_field(field, peer, "it must be another of the " + std::to_string(ranks()) + " gpus");
     }
   }
 
@@ -156,7 +157,7 @@ class PlanScope {
         if (at(number) >= there[at(some.kind)]) {
           fail_field("channel_ids", number,
                      "the gpu has " + std::to_string(there[at(some.kind)]) + " " +
-                         std::string(kKindNames[at(some.kind)]));
+                         std::string(kKindNames[at(some.kind)]) + " channels");
         }
         channels_[at(some.kind)].push_back(number);
       }
@@ -165,13 +166,13 @@ class PlanScope {
       for (const auto number : numbers(some.numbers)) {
         if (at(number) >= gpu.remote.size()) {
           fail_field("remote_buffer_ids", number,
-                     "the gpu has " + std::to_string(gpu.remote.size()));
+                     "the gpu has " + std::to_string(gpu.remote.size()) + " remote buffers");
         }
         const auto& buffer = gpu.remote[at(number)];
         if (!buffer.access[at(some.kind)]) {
           fail("remote buffer " + std::to_string(number) + " is used by " +
                std::string(kKindNames[at(some.kind)]) +
-               " channels, which its access_channel_types do not name");
+               " channels; its field access_channel_types must list them");
         }
         remote_[at(some.kind)].push_back(&buffer);
       }
@@ -184,7 +185,7 @@ class PlanScope {
   void check_many(std::size_t kind, const Values& values) const {
     if (values.size() <= at(kMostChannels)) return;
     fail(std::to_string(values.size()) + " " + std::string(kKindNames[kind]) +
-         " channels or remote buffers, the executor takes at most " +
+         " channels or remote buffers; the executor takes at most " +
          std::to_string(kMostChannels));
   }
 
@@ -204,7 +205,7 @@ class PlanScope {
     const auto slots = slots_[at(rank)][at(buffer)] / parts_;
     if (std::int64_t{piece.index} + piece.size > slots) {
       fail("the field index is " + std::to_string(piece.index) + " and the size " +
-           std::to_string(piece.size) + ", the " + std::string(kBufferWords[at(buffer)]) +
+           std::to_string(piece.size) + "; the " + std::string(kBufferWords[at(buffer)]) +
            " buffer of gpu " + std::to_string(rank) + " has " + std::to_string(slots) + " chunks");
     }
     auto slot = piece.index * parts_;
@@ -214,23 +215,24 @@ class PlanScope {
 
   std::int32_t count(const Piece& piece) const {
     if (op_->parts > 0 && op_->part >= op_->parts) {
-      fail("the field tb_id is " + std::to_string(op_->part) + ", tbg_size is " +
+      fail("the field tb_id is " + std::to_string(op_->part) + "; it must be below tbg_size, " +
            std::to_string(op_->parts));
     }
     return static_cast<std::int32_t>(piece.size * parts_ / std::max(op_->parts, 1));
   }
 
   Place local(const Piece& piece, std::string_view field) const {
-    if (piece.buffer == Buffer::none) fail("the " + std::string(field) + " has no field type");
+    if (piece.buffer == Buffer::none)
+      fail("an entry of " + std::string(field) + " needs the field type");
     return within(rank_, piece.buffer, piece);
   }
 
   Place away(const Piece& piece, std::string_view field) const {
-    if (piece.remote < 0) fail("the " + std::string(field) + " has no field buffer_id");
+    if (piece.remote < 0) fail("an entry of " + std::string(field) + " needs the field buffer_id");
     const auto& known = remote_[at(peer_kind())];
     if (at(piece.remote) >= known.size()) {
-      fail("the field buffer_id is " + std::to_string(piece.remote) + ", the threadblock has " +
-           std::to_string(known.size()));
+      fail("the field buffer_id is " + std::to_string(piece.remote) + "; the threadblock has " +
+           std::to_string(known.size()) + " remote buffers");
     }
     const auto& buffer = *known[at(piece.remote)];
     return within(buffer.rank, buffer.buffer, piece);
@@ -247,21 +249,22 @@ class PlanScope {
     const auto& known = channels_[at(peer_kind())];
     const auto given = numbers(op_->channels);
     if (i >= given.size()) {
-      fail("the field channel_ids has " + std::to_string(given.size()) + " entries, needed are " +
-           std::to_string(i + 1));
+      fail("the field channel_ids has " + std::to_string(given.size()) +
+           " entries; the operation needs " + std::to_string(i + 1));
     }
     if (at(given[i]) >= known.size()) {
-      fail_field("channel_ids", given[i], "the threadblock has " + std::to_string(known.size()));
+      fail_field("channel_ids", given[i],
+                 "the threadblock has " + std::to_string(known.size()) + " channels");
     }
     return known[at(given[i])];
   }
 
   const Group& group(const Piece& piece) const {
-    if (piece.channel < 0) fail("the buffer has no field switch_channel_id");
+    if (piece.channel < 0) fail("a buffer behind a switch needs the field switch_channel_id");
     const auto& known = channels_[at(Kind::switched)];
     if (at(piece.channel) >= known.size()) {
       fail("the field switch_channel_id is " + std::to_string(piece.channel) +
-           ", the threadblock has " + std::to_string(known.size()));
+           "; the threadblock has " + std::to_string(known.size()) + " switch channels");
     }
     return groups_[at(known[at(piece.channel)])];
   }

@@ -44,7 +44,7 @@ Schedule::Schedule(std::shared_ptr<const Collective> collective,
   if (!collective_->resolved()) invalid("a schedule needs a collective with a number of chunks");
   if (collective_->npus() != topology().npus()) {
     invalid("the collective is for " + std::to_string(collective_->npus()) +
-            " NPUs, the topology has " + std::to_string(topology().npus()));
+            " NPUs, but the topology has " + std::to_string(topology().npus()));
   }
   check_lanes();
   if (symmetry_) check_symmetry();

@@ -52,7 +52,7 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
                 const std::string& provenance, const Progress& progress) {
   if (collective->npus() != topology->npus()) {
     invalid("the collective is for " + std::to_string(collective->npus()) +
-            " NPUs, the topology has " + std::to_string(topology->npus()));
+            " NPUs, but the topology has " + std::to_string(topology->npus()));
   }
   if (!collective->resolved()) invalid("the greedy engine needs a number of chunks");
   for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {

@@ -1,7 +1,7 @@
-"""Where the command begins: outside the package, so that Ctrl-C during its import prints no traceback.
+"""The entry point of the command, outside the package so that Ctrl-C during its import prints no traceback.
 
-``tacos`` calls :func:`main`. ``python -m tacos`` imports the package ``tacos`` first, whose first import is
-this module: at its end it prepares the process as :func:`main` would.
+``tacos`` calls :func:`main`. ``python -m tacos`` imports the package ``tacos`` first, which imports this module
+first; the end of this module then prepares the process as :func:`main` would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INTERRUPTED = "tacos: interrupted, nothing was written"
 
 
 def main() -> int:
-    """Run the command ``tacos`` as the last thing that this process does; returns the exit code.
+    """Run the command ``tacos`` and return the exit code; the process must end afterwards.
 
     >>> import subprocess, sys
     >>> words = [sys.executable, "-m", "tacos", "topo", "ring:4", "--quiet"]
@@ -37,12 +37,12 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = command()
-    except KeyboardInterrupt:  # before the command could say it better
+    except KeyboardInterrupt:  # before the command could handle it
         print(_INTERRUPTED, file=sys.stderr)  # noqa: T201
         code = 130
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is complete
     solver = sys.modules.get("tacos._support.solver")
-    if solver is not None and solver.running():  # it would keep the process for seconds
+    if solver is not None and solver.running():  # it would delay the exit by seconds
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -53,7 +53,7 @@ def main() -> int:
 def _end_at_interrupt() -> None:
     """Let Ctrl-C end the process while it imports.
 
-    An exception will not do: numpy reports a KeyboardInterrupt during its import as an ImportError.
+    An exception does not work: numpy reports a KeyboardInterrupt during its import as an ImportError.
     """
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -67,7 +67,7 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def _open_missing_streams() -> None:
-    """Send what is printed nowhere where the caller closed a stream, as in ``tacos topo ring:4 >&-``."""
+    """Open closed standard streams on the null device, as after ``tacos topo ring:4 >&-``."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, for good

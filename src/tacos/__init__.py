@@ -108,7 +108,7 @@ def _network(text: str) -> Topology:
     return formats.network(text)
 
 
-# The compiled module imports nothing; what methods of its classes need from Python, they get here.
+# The compiled module imports nothing, so the functions that its methods need from Python are connected here.
 _core.connect(
     find_npu=lambda network, npu: Nodes(network).npu(npu),
     find_link=link_of,
@@ -130,7 +130,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what would make ``import tacos`` slow."""
+    """Import submodules on first use, so that ``import tacos`` is fast."""
     if name in ("load", "save"):
         from tacos import formats
 
@@ -142,7 +142,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         from importlib import import_module
 
-        # `from tacos import training` would ask this function again until the submodule is there.
+        # Until the submodule is set, `from tacos import training` would call this function again.
         return import_module(f"tacos.{name}")
     if name == "__version__":
         from importlib.metadata import version

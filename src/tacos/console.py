@@ -42,11 +42,19 @@ __all__ = [
 
 
 _SHARES = ("efficiency", "loss", "gap", "slower_than_schedule")
-_LABELS = {"clean_time_s": "time undisturbed", "loss": "lost to disturbances"}
+_LABELS = {
+    "clean_time_s": "time undisturbed",
+    "loss": "lost to disturbances",
+    "executed_order_s": "executed in order",
+    "executed_first_come_s": "executed first come",
+    "executed_shared_s": "executed on shared links",
+}
+_JSON_ONLY = ("executed_dependencies_s",)
+"""Former names, kept for scripts."""
 
 
 def human(name: str, value: Any) -> str:
-    """A value as people read it; the field's name says its unit.
+    """Format a value for people; the field's name gives its unit.
 
     >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
     ('1.5 ms', '64 MB', '50.0 %')
@@ -76,7 +84,7 @@ def human(name: str, value: Any) -> str:
 
 
 def _inside(name: str, value: Any) -> str:
-    """An entry of a dictionary in one line; "best_of" holds seconds by engine."""
+    """Format an entry of a dictionary on one line; "best_of" holds seconds by engine."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, dict):
@@ -86,7 +94,7 @@ def _inside(name: str, value: Any) -> str:
 
 
 def label(name: str) -> str:
-    """A field's name as people read it.
+    """Format a field's name for people.
 
     >>> label("synthesis_s")
     'synthesis'
@@ -107,7 +115,7 @@ def print_table(table: Table) -> None:
 
 
 def width() -> int:
-    """Characters per line: the terminal's, or 120 in a file."""
+    """Return the number of characters per line: the terminal's, or 120 for a file."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else 120
 
@@ -126,7 +134,8 @@ def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(label(name), human(name, value))
+        if name not in _JSON_ONLY:
+            table.add_row(label(name), human(name, value))
     print_table(table)
 
 
@@ -178,7 +187,7 @@ _SIGNS = {"ok": ("yes", "green"), "missing": ("-", "yellow"), "broken": ("NO", "
 
 
 def check_table(checks: Iterable[Check]) -> Table:
-    """What a checkup has found, one line each, with what to do."""
+    """Return a table of what a checkup found, with what to do about it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -195,7 +204,7 @@ def check_table(checks: Iterable[Check]) -> Table:
 
 
 def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """The points of a Pareto front, one line each."""
+    """Return a table of the points of a Pareto front."""
     from rich import box
     from rich.table import Table
 
@@ -217,7 +226,7 @@ def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """The ranges of a tuning, one line each."""
+    """Return a table of the size ranges of a tuning."""
     from rich import box
     from rich.table import Table
 
@@ -242,7 +251,7 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def judgement_table(found: Judgement) -> Table:
-    """Measured times beside what the network allows, one line for each size."""
+    """Return a table of measured times and what the network allows, by size."""
     from rich import box
     from rich.table import Table
 
@@ -264,7 +273,7 @@ def judgement_table(found: Judgement) -> Table:
 
 
 def transfer_table(schedule: Schedule, rows: dict[str, Any], limit: int) -> Table:
-    """The first of a schedule's rows, one line each."""
+    """Return a table of a schedule's first rows."""
     from rich import box
     from rich.table import Table
 

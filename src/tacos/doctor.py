@@ -92,7 +92,7 @@ def _python() -> Check:
 
 
 def _core() -> Check:
-    """Solves and verifies a small problem, which needs most of the compiled module."""
+    """Synthesize and verify a small problem, which uses most of the compiled module."""
     try:
         ring = topology.ring(4)
         schedule = synthesize(ring, collective.all_reduce(ring, "4MB"))
@@ -119,7 +119,7 @@ def _machine() -> Check:
 
 
 def _memory_bytes() -> int | None:
-    """What this process may use: the machine's memory or its control group's, if that is less."""
+    """Return the memory that this process may use: the machine's, or its control group's if that is less."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -187,7 +187,7 @@ def _lab() -> Check:
 
 
 def _switch() -> Check:
-    """Whether tacos switch could start here with its usual port, and with room for a burst of packets."""
+    """Check that tacos switch could use its default port, and that sockets may hold a burst of packets."""
     from tacos.runtime.aggregation import DEFAULT_PORT
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -210,7 +210,7 @@ def _switch() -> Check:
 
 
 def _clang() -> Check:
-    """What compiles the XDP program of a switch."""
+    """Check that clang can compile the XDP program of a switch."""
     if (clang := shutil.which("clang")) is None:
         found = "no clang, for the XDP program of tacos switch --xdp"
         return Check(
@@ -226,7 +226,7 @@ def _clang() -> Check:
 
 
 def _xdp() -> Check:
-    """Whether the kernel takes the program: root, the system call, and the verifier."""
+    """Check that the kernel accepts the program: root, the system call, and the kernel's verifier."""
     from tacos.runtime.aggregation import xdp
 
     try:
@@ -242,7 +242,7 @@ def _xdp() -> Check:
 
 
 def _hub() -> Check:
-    """Whether tacos hub could start here with its usual ports: one for control, one per core."""
+    """Check that tacos hub could use its default ports: one for control, one per core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     for port in range(_HUB_PORT, _HUB_PORT + cores + 1):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

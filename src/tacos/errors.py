@@ -147,7 +147,7 @@ def keywords(*more: str) -> Callable[[Callable[_Args, _Result]], Callable[_Args,
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant, if there is one.
+    """Return the name that was probably meant, if there is one.
 
     >>> nearest("gredy", ["ring", "greedy"])
     'greedy'

@@ -2,8 +2,8 @@
 
 A schedule fixes the order on every link. The program that carries it out keeps only the order of each thread and the
 dependencies between steps, and a network lets concurrent messages share a link. :func:`execution` lowers a
-schedule, runs the program under three rules for links and reports the times; :func:`targets` lists the executors, each
-of which one rule counts for.
+schedule, runs the program under three rules for links and reports the times. :func:`targets` lists the executors; each is
+judged by one of the rules.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = [
     "targets",
 ]
 
-Rule = Literal["order", "dependencies", "shared"]
-RULES: tuple[Rule, ...] = ("order", "dependencies", "shared")
+Rule = Literal["order", "first-come", "shared"]
+RULES: tuple[Rule, ...] = ("order", "first-come", "shared")
 """How links serve messages: in the schedule's order; first come, first served; shared fairly."""
 _WITHOUT_FILES: dict[str, tuple[Rule, ...]] = {
     "schedule": ("order",),
     "tcp": ("shared",),
     "nccl": ("shared",),
 }
-"""The targets that take schedules as they are, with their rules."""
+"""Targets that take schedules directly, without a file, and their rules."""
 _OF_FILES: tuple[Rule, ...] = ("shared",)
-"""The rule of all targets that read files of a format: networks let their messages share links."""
+"""The rule of targets that read files: messages share the links of the network."""
 MOST_RUN = 100_000
-"""Transfers beyond which a schedule is not run: it would take seconds."""
+"""Largest number of transfers for which a schedule is executed; more would take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +58,34 @@ class Execution:
     """How long a program takes under each rule for links.
 
     Attributes:
-        order_ps: Every link serves its messages in the schedule's order. A program has none: there they go as they come.
-        dependencies_ps: Every link serves one message at a time, first come, first served.
+        order_ps: Every link serves its messages in the schedule's order. For a program, which has no such
+            order, this is `first_come_ps`.
+        first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
     """
 
     order_ps: int
-    dependencies_ps: int
+    first_come_ps: int
     shared_ps: int
 
+    @property
+    def dependencies_ps(self) -> int:
+        """The former name of :attr:`first_come_ps`."""
+        return self.first_come_ps
+
     def time_ps(self, target: str | None = None) -> int:
-        """The time under the rule of a target; without one, the slowest.
+        """Return the time under the target's rule or, without a target, the time under the slowest rule.
 
         >>> Execution(10, 12, 13).time_ps("schedule"), Execution(10, 12, 13).time_ps()
         (10, 13)
         """
-        times = dict(zip(RULES, (self.order_ps, self.dependencies_ps, self.shared_ps), strict=True))
+        times = dict(zip(RULES, (self.order_ps, self.first_come_ps, self.shared_ps), strict=True))
         return max(times[rule] for rule in (RULES if target is None else _rules(target)))
 
     def rows(self, target: str | None = None) -> dict[str, float]:
-        """The times in seconds, for tables and JSON: for the target, then under each rule.
+        """Return the times in seconds, for tables and JSON: for the target, then under each rule.
+
+        ``executed_dependencies_s`` is the former name of ``executed_first_come_s``.
 
         >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
         1.3e-06
@@ -85,15 +93,16 @@ class Execution:
         return {
             "executed_s": self.time_ps(target) * 1e-12,
             "executed_order_s": self.order_ps * 1e-12,
-            "executed_dependencies_s": self.dependencies_ps * 1e-12,
+            "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
+            "executed_dependencies_s": self.first_come_ps * 1e-12,
         }
 
 
 def targets() -> list[str]:
-    """What can execute a schedule: the names that ``target=`` takes.
+    """Return the names that ``target=`` takes: everything that can execute a schedule.
 
-    These are the schedule itself, what moves its messages directly, and all formats whose files an executor runs.
+    These are the schedule itself, the carriers that move its messages directly, and all formats that have an executor.
 
     >>> targets()
     ['schedule', 'tcp', 'nccl', 'msccl', 'mscclpp']
@@ -104,7 +113,7 @@ def targets() -> list[str]:
 
 
 def _rules(target: str) -> tuple[Rule, ...]:
-    """The rules that count for a target."""
+    """Return the rules by which schedules for a target are judged."""
     check_target(target)
     return _WITHOUT_FILES.get(target, _OF_FILES)
 
@@ -137,11 +146,11 @@ def execution(
     Args:
         what: A schedule, or a program together with its topology.
         topology: The network of a program.
-        size: Size of a program's collective, where the program does not know it.
-        target: What executes the schedule, one of :func:`targets`. Where that is a format, such as ``"msccl"``, the program
-            is that of the file that :func:`tacos.formats.save` would write.
-        to_beat_ps: Times from this one on need not be exact: as soon as a schedule is known to take as long under some
-            rule, it is not run any further. Only without a target, for which the slowest rule counts.
+        size: Size of a program's collective, if the program does not have one.
+        target: What executes the schedule, one of :func:`targets`. If it is a format, such as ``"msccl"``, the program
+            is the one that :func:`tacos.formats.save` would write.
+        to_beat_ps: Times from this value on need not be exact: a schedule that is known to take as long under some
+            rule is not run any further. Only without a target, when the slowest rule counts.
         progress: Called from time to time with the share of the work done.
 
     Returns:
@@ -177,12 +186,12 @@ def execution(
         program, size = _exported(what, target), what.collective.size_bytes
         return execution(program, what.topology, size=size, progress=progress)
     if not shares_links(what):
-        # Every link belongs to one thread, which keeps the schedule's order: nothing can be late.
+        # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
     if what.transfers > MOST_RUN:
         return None
     schedule = what.expand()
-    in_order = schedule.time_ps  # links that keep the schedule's order are never late
+    in_order = schedule.time_ps  # links that keep the schedule's order keep its times
     limit = to_beat_ps if target is None else None
     try:
         program, _, first_come, shared = lower_paced(schedule, limit=limit, progress=progress)
@@ -202,7 +211,7 @@ def execution(
 
 
 def executed(schedule: Schedule, rule: Rule) -> Trace:
-    """Return what every link does when a schedule's program is executed under a rule.
+    """Return a trace of a schedule's program when it is executed under a rule.
 
     The trace's transfers are the schedule's, so that it can be shown beside the schedule. Its time is that of
     :func:`execution` under the rule.
@@ -239,7 +248,7 @@ def executed(schedule: Schedule, rule: Rule) -> Trace:
 
 
 def _exported(schedule: Schedule, format: str) -> Program:
-    """The program of the file that an executor would read."""
+    """Return the program of the file that an executor would read."""
     from io import BytesIO
 
     from tacos import formats
@@ -253,10 +262,10 @@ def _exported(schedule: Schedule, format: str) -> Program:
 
 
 def shares_links(schedule: Schedule) -> bool:
-    """Whether messages of several connections may cross one link, or take other routes than the schedule's.
+    """Return whether messages of several connections may cross one link, or take other routes than the schedule's.
 
-    Routes of one link have it to themselves. Longer ones do if no other route uses any of their links; a program
-    takes them if they are the network's default routes.
+    A route of one link never shares it. A longer route shares no link if no other route uses any of its links; a program
+    takes it if it is the network's default route.
 
     >>> import tacos
     >>> ring, hub = tacos.topology.ring(4), tacos.topology.switch(4)

@@ -1,8 +1,8 @@
 """Plan directories: which algorithm serves which call.
 
-A plan directory holds schedules and ``plans.json``, which says for each of them what it is for: a
-collective, the NPUs that take part, a range of sizes. :class:`Plans` reads one and chooses;
-:func:`add` puts a schedule into one. A schedule serves every size of its range, since the executor
+A plan directory holds schedules and ``plans.json``, which lists the calls that each schedule serves: a
+collective, the NPUs that take part, and a range of sizes. :class:`Plans` reads one and chooses;
+:func:`add` puts a schedule into one. A schedule serves every size in its range, since the executor
 scales its chunks.
 """
 
@@ -54,27 +54,29 @@ __all__ = [
 ]
 
 FILE = "plans.json"
-"""The name of the file in a plan directory that says what the others are for."""
+"""The file in a plan directory that lists the plans."""
 VERSION = 1
 _Npu = Annotated[int, Meta(ge=0)]
 
 
 class Plan(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """What one schedule is for."""
+    """The calls that one schedule serves."""
 
     collective: Annotated[str, Meta(description='Such as "all_reduce".')]
     topology: Annotated[str, Meta(description="Fingerprint of the network it was made for.")]
-    npus: Annotated[int, Meta(ge=1, description="How many NPUs that network has.")]
+    npus: Annotated[int, Meta(ge=1, description="Number of NPUs of that network.")]
     size_bytes: Annotated[int, Meta(ge=1, description="The size it was made for.")]
-    file: Annotated[str, Meta(description="The schedule, a file of the same directory.")]
+    file: Annotated[str, Meta(description="The schedule's file, in the same directory.")]
     members: Annotated[list[_Npu], Meta(description="NPUs in rank order; null: all.")] | None = None
-    root: Annotated[int, Meta(ge=0, description="NPU at the root, where there is one.")] | None = (
-        None
-    )
+    root: Annotated[int, Meta(ge=0, description="Root NPU of a rooted collective.")] | None = None
     min_bytes: Annotated[int, Meta(ge=0, description="Smallest size it serves.")] = 0
     max_bytes: Annotated[int, Meta(ge=0, description="Largest; null: no limit.")] | None = None
     in_place: (
-        Annotated[bool, Meta(description="Only in place, or only not; null: both.")] | None
+        Annotated[
+            bool,
+            Meta(description="Whether it serves in-place or out-of-place calls only; null: both."),
+        ]
+        | None
     ) = None
 
     @property
@@ -84,21 +86,21 @@ class Plan(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
 
 
 class File(Struct, forbid_unknown_fields=True):
-    """What ``plans.json`` holds."""
+    """The content of ``plans.json``."""
 
     tacos_plans: Annotated[int, Meta(ge=1, le=VERSION, description="Version of the format.")]
     plans: list[Plan] = []
 
 
 class Choice(NamedTuple):
-    """A plan and why, or none and why not."""
+    """A plan and the reason for it, or None and the reason why there is none."""
 
     plan: Plan | None
     reason: str
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of ``plans.json``, for editors and other programs.
+    """Return the JSON Schema of ``plans.json``, for editors and other programs.
 
     >>> schema()["$ref"]
     '#/$defs/File'
@@ -111,7 +113,7 @@ def schema() -> dict[str, Any]:
 
 
 def fingerprint(topology: Topology) -> str:
-    """A short text that two networks share only if they are the same, whatever their nodes' names.
+    """Return a short digest of a network; node names do not affect it.
 
     >>> import tacos
     >>> fingerprint(tacos.topology.ring(4)) == fingerprint(tacos.topology.torus(4))
@@ -157,20 +159,20 @@ class Plans:
         """Read ``plans.json``; the schedules are read when they are asked for.
 
         Raises:
-            FormatError: The file is missing or no plan file, or names a file that is not there.
+            FormatError: ``plans.json`` is missing or malformed, or names a file that does not exist.
         """
         directory = Path(folder)
         plans = _read(directory / FILE).plans
         for plan in plans:
             if not (directory / plan.file).is_file():
-                raise FormatError(f"{directory / FILE}: file is {plan.file}, which is not there")
+                raise FormatError(f"{directory / FILE}: file is {plan.file}, which does not exist")
         return cls(directory, plans)
 
     def for_npus(self, npus: int) -> Plans:
-        """Those for the only network of so many NPUs; an error if there is none, or several.
+        """Return the plans for the only network with this number of NPUs.
 
         Raises:
-            FormatError: All plans are for other networks, or for unknown ones.
+            FormatError: No network in the directory, or more than one, has this number of NPUs.
         """
         fitting = [plan for plan in self.plans if plan.npus == npus]
         if self.plans and not fitting:
@@ -182,12 +184,12 @@ class Plans:
         if len(networks) > 1:
             raise FormatError(
                 f"{self.folder / FILE}: the plans are for {len(networks)} networks of {npus} NPUs "
-                f"({', '.join(networks)}): TACOS_TOPOLOGY must name the one that this is"
+                f"({', '.join(networks)}); set TACOS_TOPOLOGY to the network of this job"
             )
         return Plans(self.folder, fitting)
 
     def on(self, topology: Topology) -> Plans:
-        """Those for one network; an error if there are only others.
+        """Return the plans for one network.
 
         Raises:
             FormatError: All plans are for other networks.
@@ -203,7 +205,7 @@ class Plans:
 
     @cached_property
     def digest(self) -> str:
-        """A short text that tells two directories apart, from the bytes of all files."""
+        """A short digest of the bytes of all files."""
         digest = hashlib.sha256(msgspec.json.encode(self.plans))
         for name in sorted({plan.file for plan in self.plans}):
             with (self.folder / name).open("rb") as file:
@@ -211,19 +213,19 @@ class Plans:
         return digest.hexdigest()[:16]
 
     def check(self) -> None:
-        """Read every schedule, so that a broken file shows now and not in the middle of a run.
+        """Read every schedule, so that a broken file is found now and not in the middle of a run.
 
         Raises:
-            FormatError: A file is corrupt, or is not what ``plans.json`` says.
+            FormatError: A file is corrupt, or contradicts ``plans.json``.
         """
         for plan in self.plans:
             self.schedule(plan)
 
     def schedule(self, plan: Plan) -> Schedule:
-        """The schedule of a plan, read once.
+        """Return the schedule of a plan, read once.
 
         Raises:
-            FormatError: The file is corrupt, or is not what ``plans.json`` says.
+            FormatError: The file is corrupt, or contradicts ``plans.json``.
         """
         if plan.file not in self._schedules:
             self._schedules[plan.file] = self._read(plan)
@@ -246,17 +248,17 @@ class Plans:
         in_place: bool = False,
         root: int | None = None,
     ) -> Choice:
-        """The plan for a call, or why there is none.
+        """Return the plan for a call, or why there is none.
 
-        Of several whose range holds the size, the one made for the size nearest in proportion;
-        of equals the last.
+        If several ranges contain the size, the plan made for the nearest size (by ratio) is chosen; of equals,
+        the last.
 
         Args:
             collective: Such as ``"all_reduce"``.
             members: NPUs that take part, in rank order.
-            size_bytes: Of the buffer, as nccl-tests counts it.
+            size_bytes: Size of the buffer, as nccl-tests counts it.
             in_place: Whether input and output are the same memory.
-            root: The NPU at the root, where the collective has one.
+            root: The root NPU, if the collective has one.
         """
         group, wanted = tuple(members), parse(collective)
         kind = [plan for plan in self.plans if plan.collective == wanted.name]
@@ -291,14 +293,14 @@ def add(
     max_bytes: int | None = None,
     in_place: bool | None = None,
 ) -> Plan:
-    """Put a schedule into a plan directory, which is made if it is not there.
+    """Add a schedule to a plan directory, which is created if necessary.
 
     A plan for the same collective, group, network and size is replaced. A process that reads the directory
-    meanwhile sees the old plans or the new ones.
+    at the same time sees either the old plans or the new ones.
 
     Raises:
         FormatError: The directory's ``plans.json`` is broken, or cannot be written.
-        ValueError: The schedule is of several collectives or an unnamed one, or a range is empty.
+        ValueError: The schedule is for several collectives or a custom one, or a range is empty.
     """
     plan, data = _entry(schedule, min_bytes, max_bytes, in_place)
     _change(folder, lambda old: [*(one for one in old if one.file != plan.file), plan], data)
@@ -312,20 +314,20 @@ def replace(
     in_place: bool | None = None,
     beside: Mapping[str, bytes] | None = None,
 ) -> list[Plan]:
-    """Put schedules into a plan directory in the place of all that served the same calls.
+    """Replace all plans for the same calls by new schedules.
 
-    Those are the plans for the same collective, group, root and network, whatever their sizes. All
-    files appear, or none.
+    These are the plans for the same collective, group, root and network, of any size. Either all files are
+    written or none.
 
     Args:
-        folder: Made if it is not there.
-        served: Schedules, each with the smallest and the largest size that it serves.
+        folder: The plan directory, which is created if necessary.
+        served: Schedules, each with the smallest and largest size that it serves.
         in_place: As for :func:`add`.
-        beside: Other files to write, by name.
+        beside: Other files to write to the directory, by name.
 
     Raises:
         FormatError: The directory's ``plans.json`` is broken, or cannot be written.
-        ValueError: A schedule is of several collectives or an unnamed one, or a range is empty.
+        ValueError: A schedule is for several collectives or a custom one, or a range is empty.
     """
     plans: list[Plan] = []
     files = dict(beside or {})
@@ -345,7 +347,7 @@ def replace(
 def _entry(
     schedule: Schedule, min_bytes: int, max_bytes: int | None, in_place: bool | None
 ) -> tuple[Plan, dict[str, bytes]]:
-    """A plan, and its file."""
+    """Return a plan and the file that it names."""
     if min_bytes < 0:
         raise ValueError(f"min_bytes is {min_bytes}; it must not be negative")
     if max_bytes is not None and max_bytes < min_bytes:
@@ -365,7 +367,7 @@ def _change(
     change: Callable[[list[Plan]], list[Plan]],
     files: Mapping[str, bytes],
 ) -> None:
-    """Write files and then the changed list of plans."""
+    """Write files, then the new list of plans."""
     directory = Path(folder)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -382,17 +384,17 @@ def _change(
 
 
 def packed(schedule: Schedule) -> bytes:
-    """A schedule as the bytes of its file."""
+    """Return a schedule as the bytes of its file."""
     data = BytesIO()
     formats.save(schedule, data, format="tacos")
     return data.getvalue()
 
 
 def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
-    """The schedule of a file's bytes; messages call the file by `name`.
+    """Return the schedule in a file's bytes; errors refer to the file by `name`.
 
     Raises:
-        FormatError: The bytes are not those of a schedule.
+        FormatError: The bytes are not a schedule.
 
     >>> unpacked(b"hello")
     Traceback (most recent call last):
@@ -405,7 +407,7 @@ def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
 
 
 def difference(schedule: Schedule, plan: Plan) -> str:
-    """The first thing that a plan says and its schedule is not, in words; empty if there is none.
+    """Return the first difference between a plan and its schedule in words; empty if there is none.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -425,23 +427,23 @@ def difference(schedule: Schedule, plan: Plan) -> str:
 
 
 def describe(schedule: Schedule, file: str) -> Plan:
-    """What a schedule is for, without a range.
+    """Return the plan of a schedule, without a size range.
 
     Raises:
-        ValueError: It is not for one collective with a name.
+        ValueError: The schedule is not for one named collective.
     """
     return described(schedule.collective, schedule.topology, file)
 
 
 def described(collective: Collective, topology: Topology, file: str) -> Plan:
-    """What a schedule for a collective is for, without a range.
+    """Return the plan of a schedule for a collective, without a size range.
 
     Raises:
-        ValueError: It is not one collective with a name.
+        ValueError: It is not a single named collective.
     """
     parts = collective.parts
     if len(parts) != 1 or not kind_of(parts[0]).even:
-        raise ValueError(f"a plan is for one collective of {', '.join(NAMED)}, not {collective!r}")
+        raise ValueError(f"a plan must be for one of {', '.join(NAMED)}; got {collective!r}")
     part = parts[0]
     group = part.group.tolist()
     return Plan(
@@ -457,10 +459,10 @@ def described(collective: Collective, topology: Topology, file: str) -> Plan:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that holds it.
+    """Hold an exclusive lock between processes; it is released if the process dies.
 
     Raises:
-        FormatError: The lock's file cannot be made.
+        FormatError: The lock file cannot be created.
     """
     try:
         file = path.open("wb")
@@ -486,7 +488,9 @@ def _read(path: Path) -> File:
     if version is None:
         raise FormatError(f"{path}: the field tacos_plans is missing; it must be {VERSION}")
     if version != VERSION:
-        raise FormatError(f"{path}: tacos_plans is {version!r}, this program knows {VERSION}")
+        raise FormatError(
+            f"{path}: tacos_plans is {version!r}; this version of tacos reads {VERSION}"
+        )
     try:
         file = msgspec.convert(data, File)
     except msgspec.ValidationError as error:
@@ -499,7 +503,9 @@ def _read(path: Path) -> File:
                 f"{path}: collective is {plan.collective!r}; it must be one of {allowed}"
             )
         if not re.fullmatch(r"[^/\\]+", plan.file) or plan.file in (".", ".."):
-            raise FormatError(f"{path}: file is {plan.file!r}; it must be in the same directory")
+            raise FormatError(
+                f"{path}: file is {plan.file!r}; it must be a name in the same directory"
+            )
     return file
 
 

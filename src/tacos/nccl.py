@@ -1,7 +1,7 @@
-"""Stock NCCL on a network: what it would choose, and how long nccl-tests would say it takes.
+"""Stock NCCL on a network: which algorithm it would choose, and the time that nccl-tests would report.
 
 :func:`estimate` models NCCL's channels, tuner and protocols with published constants and few fitted parameters
-(``tacos.synth.baselines.nccl.parameters``); the engine ``"nccl"`` makes the schedule of the algorithm that NCCL would choose.
+(``tacos.synth.baselines.nccl.parameters``); the engine ``"nccl"`` returns a schedule of the algorithm that NCCL would choose.
 
 >>> import tacos
 >>> topo = tacos.topology.dgx_h100(2)
@@ -30,7 +30,7 @@ __all__ = ["ALGORITHMS", "GENERATIONS", "Candidate", "Estimate", "Generation", "
 
 
 def rings(topology: Topology) -> list[tuple[int, ...]]:
-    """Return the rings that NCCL would build through all NPUs of a network, all different.
+    """Return the different rings that NCCL would build through all NPUs of a network.
 
     >>> import tacos
     >>> rings(tacos.topology.dgx_h100(2))[0]

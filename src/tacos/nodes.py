@@ -1,8 +1,8 @@
 """Find nodes and links by number or by name.
 
-Every function, option and file field that takes an NPU, a node or a link resolves it here. A node is
-its number (``3``), its name (``"box0/npu0"``), or how tacos prints a node without a name (``"npu 3"``,
-``"switch 0"``). A link is its number, or the two nodes it joins: a pair in Python, and
+Every function, option and file field that takes an NPU, a node or a link resolves it here. A node is given by
+number (``3``), by name (``"box0/npu0"``), or in the form in which tacos prints nodes without a name (``"npu 3"``,
+``"switch 0"``). A link is given by number, or by the two nodes that it joins: a pair in Python, and
 ``0-1``, ``box0/npu0-fabric`` or ``box0/npu0->fabric`` in text. Two nodes stand for all parallel links
 from the first to the second.
 """
@@ -37,14 +37,14 @@ LinkChoice = int | str | tuple[Node, Node]
 """A link's number, a pair (src, dst) of nodes, or both as text: ``"4"``, ``"0-1"``, ``"a/gpu0->tor"``."""
 
 _SAMPLES = 3  # names shown in a message
-_SEARCHED = 10_000  # names among which a message looks for the one that was meant
+_SEARCHED = 10_000  # largest number of names that are searched for a suggestion
 
 
 def topology_of(given: Network, *, what: str = "topology") -> Topology:
     """Return the topology that an argument stands for; `what` is the argument's name in messages.
 
     Raises:
-        TypeError: It is neither a topology nor text.
+        TypeError: It is neither a topology nor a string.
         SpecError: There is no such spec or file.
 
     >>> topology_of("ring:4").npus
@@ -63,7 +63,7 @@ def topology_of(given: Network, *, what: str = "topology") -> Topology:
 
 
 class Nodes:
-    """The nodes and links of a topology, to be found by number or name.
+    """Finds nodes and links of a topology by number or name.
 
     >>> from tacos.topology import ring
     >>> nodes = Nodes(ring(4))
@@ -82,7 +82,7 @@ class Nodes:
         return {name: node for node, name in enumerate(self._topology.names)}
 
     def node(self, given: Any, *, what: str = "node") -> int:
-        """The number of a node; `what` is the field's name in messages, here and below.
+        """Return the number of a node; `what` is the field's name in messages, here and below.
 
         Raises:
             ValueError: There is no such node; the sentence suggests the nearest name.
@@ -93,7 +93,7 @@ class Nodes:
         return found
 
     def npu(self, given: Any, *, what: str = "npu") -> int:
-        """The number of an NPU.
+        """Return the number of an NPU.
 
         Raises:
             ValueError: There is no such node, or it is a switch.
@@ -106,7 +106,7 @@ class Nodes:
         return found
 
     def npus(self, given: Iterable[Any], *, what: str = "npus") -> list[int]:
-        """The numbers of several NPUs, which must differ."""
+        """Return the numbers of several NPUs, which must differ."""
         found = [self.npu(one, what=f"{what}[{i}]") for i, one in enumerate(given)]
         seen: set[int] = set()
         for npu in found:
@@ -144,12 +144,12 @@ class Nodes:
         return found
 
     def links(self, given: Any, *, both: bool = False, what: str = "link") -> NDArray[np.int64]:
-        """The numbers of the links that a choice stands for.
+        """Return the numbers of the links that a choice names.
 
         Args:
             given: A link's number, or two nodes, which stand for all parallel links between them.
-            both: Whether it also stands for the links back: of a numbered link, the one that is in
-                the same place among the parallel links back.
+            both: Whether to include the links back. The link back of a numbered link is the one at the same
+                position among the parallel links back.
             what: The field's name in messages.
 
         Raises:
@@ -166,10 +166,10 @@ class Nodes:
                 raise ValueError(self._no_link(a, b))
         return np.concatenate(ways)
 
-    # How text and pairs are read.
+    # Parsing of texts and pairs.
 
     def _find(self, given: Any, what: str) -> int | None:
-        """The node that a number or a text stands for, or None."""
+        """Return the node that a number or a text names, or None."""
         topology = self._topology
         if isinstance(given, int | np.integer) and not isinstance(given, bool):
             return int(given) if 0 <= given < topology.nodes else None
@@ -218,7 +218,7 @@ class Nodes:
         return found
 
     def _pair(self, text: str, what: str) -> tuple[int, int]:
-        """The two nodes of a text, whose names may have dashes in them."""
+        """Return the two nodes of a text, whose names may have dashes in them."""
         halves: list[tuple[str, str]] = []
         found: list[tuple[int | None, int | None]] = []
         pairs: set[tuple[int, int]] = set()
@@ -229,7 +229,7 @@ class Nodes:
             halves = [(text[:begin], text[end:]) for begin, end in splits] or halves
             found = [(self._find(a, what), self._find(b, what)) for a, b in halves]
             pairs = {(a, b) for a, b in found if a is not None and b is not None}
-        if len(pairs) > 1:  # a link between the nodes shows which one is meant
+        if len(pairs) > 1:  # only one of them may have a link
             pairs = {pair for pair in pairs if self._between(*pair).size} or pairs
         if len(pairs) > 1:
             ways = " or ".join(f'"{self._called(a)}->{self._called(b)}"' for a, b in sorted(pairs))
@@ -243,14 +243,14 @@ class Nodes:
                 raise ValueError(self._unknown(unknown, what, "node", count, inside=text))
         raise ValueError(f"{what} is {text!r}; it must be {_FORMS}")
 
-    # What is there.
+    # Lookup.
 
     def _between(self, src: int, dst: int) -> NDArray[np.int64]:
         topology = self._topology
         return np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
 
     def _back(self, link: int, what: str) -> int:
-        """The link in the other direction that belongs to a link."""
+        """Return the link back that belongs to a link."""
         src, dst = (int(c[link]) for c in (self._topology.link_src, self._topology.link_dst))
         place = int(np.searchsorted(self._between(src, dst), link))
         back = self._between(dst, src)
@@ -280,7 +280,7 @@ class Nodes:
         close = nearest(given, names[:_SEARCHED]) if isinstance(given, str) else None
         if close is not None:
             return f"{sentence}; did you mean {close!r}?"
-        # Of a box's many names three are enough to see how they look.
+        # Three names are enough to show the pattern.
         shown = ", ".join(names[: _SAMPLES if len(names) > _SAMPLES + 1 else len(names)])
         more = ", …" if len(names) > _SAMPLES + 1 else ""
         hint = f", or by name {shown}{more}" if names else ""
@@ -295,7 +295,7 @@ def _span(links: int) -> str:
 
 
 def link_name(topology: Topology, link: int) -> str:
-    """A link for people, by the nodes that it joins.
+    """Format a link for people, by the nodes that it joins.
 
     >>> from tacos.topology import ring
     >>> link_name(ring(4), 1)
@@ -306,7 +306,7 @@ def link_name(topology: Topology, link: int) -> str:
 
 
 def link_of(topology: Topology, given: Any, *, what: str = "link") -> int:
-    """The number of one link.
+    """Return the number of one link.
 
     Raises:
         ValueError: There is no such link, or there are several between those nodes.

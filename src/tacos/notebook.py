@@ -1,7 +1,7 @@
-"""How notebooks show our objects: a drawing of a network, a schedule in the viewer, tables of figures.
+"""HTML for notebooks: a drawing of a network, a schedule in the viewer, tables of figures.
 
-Pictures and tables are made in layers above the classes they show. So ``_repr_html_`` of each class calls
-``tacos._core.to_html``, to which the package connects `html`. The modules that draw are imported when something is shown.
+Pictures and tables come from layers above the classes that they show. So ``_repr_html_`` of each class calls
+``tacos._core.to_html``, which the package connects to `html`. Drawing modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["frame", "html"]
 
 _DRAWN = 2_000
-"""Nodes up to which a network is drawn; a larger one is only described."""
+"""Largest number of nodes for which a network is drawn; a larger one is only described."""
 _WIDTH = 560
 _VIEWED = 20_000
-"""Transfers up to which a schedule is shown in the viewer; a longer one is only described."""
+"""Largest number of transfers for which a schedule is shown in the viewer; a larger one is only described."""
 _HEIGHT = 640
 
 
 def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> str:
-    """What a notebook shows of an object.
+    """Return the HTML that a notebook shows for an object.
 
     >>> import tacos
     >>> shown = html(tacos.topology.torus(4, 4))
@@ -50,7 +50,7 @@ def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> st
 def frame(item: Topology | Schedule | Workload) -> Any:
     """Return a pandas DataFrame of a network's links, a schedule's transfers or a workload's nodes.
 
-    Codes become names, and nodes get names beside their numbers.
+    Codes are replaced by names, and node numbers are followed by names.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -94,7 +94,7 @@ def _schedule(schedule: Schedule) -> str:
         return facts
     try:
         page = view.page(schedule)
-    except TacosError:  # its own times contradict each other: tacos.verify says how
+    except TacosError:  # its times contradict each other; tacos.verify explains how
         return facts
     style = f"width:100%;height:{_HEIGHT}px;border:1px solid #9aa5b1"
     return f'{facts}<iframe title="viewer" style="{style}" srcdoc="{escape(page)}"></iframe>'
@@ -136,7 +136,7 @@ def _facts(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _table(table: Table) -> str:
-    """A table that was made for a terminal."""
+    """Convert a table for terminals to HTML."""
     heads = [str(column.header) for column in table.columns]
     rows = zip(*(column.cells for column in table.columns), strict=True)
     return _rows(str(table.title or ""), heads, ([str(cell) for cell in row] for row in rows))

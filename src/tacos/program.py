@@ -1,8 +1,8 @@
 """Programs: what the ranks do, step by step, to carry out a schedule.
 
-:class:`Program` stands between the schedules of this package and everything that runs or describes
-algorithms rank by rank: MSCCL, MSCCL++ and Chakra files, and the runtime. :func:`lower` makes one
-from a schedule, :func:`lift` makes a schedule again.
+:class:`Program` connects the schedules of this package with everything that runs or describes algorithms
+rank by rank: MSCCL, MSCCL++ and Chakra files, and the runtime. :func:`lower` converts a schedule to a
+program, and :func:`lift` converts it back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STEP_OPS = (
 )
 """What a step can do; ``Program.op`` indexes this."""
 ONE_SIDED = [STEP_OPS.index(op) for op in ("put", "get", "get_reduce", "signal", "wait")]
-"""Steps that act on a peer's memory or order it, where others exchange messages."""
+"""Steps that access a peer's memory, or synchronize such accesses, instead of exchanging messages."""
 BUFFERS = ("input", "output", "scratch", "none")
 """Where a slot can be; ``Program.src_buffer`` and ``dst_buffer`` index this."""
 _DEFAULT_SIZE = 10**6
@@ -67,7 +67,7 @@ FACTS = (
     "size_bytes", "part_bytes", "window", "engine", "name", "format", "dialect", "protocol", "min_bytes", "max_bytes",
     "threads_per_block", "either_place",
 )  # fmt: skip
-"""Fields of a program beside its columns: what code computes from."""
+"""Typed fields of a program besides its columns."""
 
 
 def lower(
@@ -81,22 +81,20 @@ def lower(
 ) -> Program:
     """Return the program that carries out a schedule.
 
-    Every transfer becomes a send and a receive; sums and chunks on their way live in output or
-    scratch slots. The order of each thread is that of the schedule's times, and dependencies keep
-    threads from overtaking each other where they touch the same slot, so that the program cannot
-    deadlock.
+    Every transfer becomes a send and a receive; partial sums and forwarded chunks are kept in output or
+    scratch slots. Each thread runs in the order of the schedule's times. Dependencies order threads that
+    touch the same slot. The program cannot deadlock.
 
     Args:
         schedule: Without trees through switches that multicast or reduce.
         in_place: Whether the input and output slot of a chunk are the same memory.
-        rank: Lower this rank alone; of a symmetric schedule that costs one rank's share. The other
-            ranks have no steps then.
-        window: How many messages of a rank may be under way at once over a link that limits them, such as the port of
-            a switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: what runs
-            fastest when links are shared fairly, or serve first come, first served, whichever is slower. It goes into
-            the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
-        reuse_scratch: Whether a scratch slot holds another chunk once its chunk has left. False takes more memory, but no
-            receive waits for a send then, which helps executors whose connections hold few messages.
+        rank: Lower only this rank, which for a symmetric schedule costs one rank's share. The other
+            ranks then have no steps.
+        window: Largest number of a rank's messages in flight over a link that limits them, such as the port of a
+            switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: the window with
+            the best worst case of shared links and first-come links. It is recorded in the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
+        reuse_scratch: Whether a scratch slot is reused once its chunk has been sent. False takes more memory, but then no
+            receive waits for a send, which helps executors whose connections hold few messages.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -141,7 +139,7 @@ def lift(
 ) -> Schedule:
     """Return the schedule that a program carries out, with times.
 
-    Every slot of every message becomes a transfer, over the direct link between the two NPUs, else
+    Every slot of every message becomes a transfer, over the direct link between the two NPUs, or else
     over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
     program's reads and writes allows, see :func:`tacos.schedule.retime`. An all-reduce whose number of
     chunks is not a multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
@@ -155,9 +153,9 @@ def lift(
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: A schedule cannot express what the program does, for example since a rank passes on
-            a sum that it does not keep itself; the message names the step.
-        InfeasibleError: Two ranks that talk are not connected.
+        ValueError: A schedule cannot express what the program does, for example because a rank forwards a
+            sum that it does not keep; the message names the step.
+        InfeasibleError: Two ranks that exchange a message are not connected.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -171,7 +169,7 @@ def lift(
         topology = topology_of(topology)
     check_type("program", program, Program)
     provenance = program.provenance
-    # These are about another network, another size, or a file with other steps.
+    # These facts hold for another network, another size, or a file with other steps.
     for name in ("size_bytes", "part_bytes", "bound_s", "format", "inplace", "outofplace"):
         provenance.pop(name, None)
     if size is None:
@@ -189,14 +187,14 @@ def lift(
 
 
 def filled(program: Program) -> Program:
-    """The same program over chunks that all have bytes, whatever the size.
+    """Return an equivalent program in which every chunk has bytes, whatever the size.
 
-    A named all-reduce has as many chunks as NPUs or a multiple of it; of a program for other numbers
-    (an MSCCL file says any) the last chunks are empty. Here each slot becomes several, so that all of them
-    together are such a multiple; the steps stay the same.
+    The number of chunks of a named all-reduce is a multiple of the number of NPUs. A program may have another
+    number (an MSCCL file can have any), and then its last chunks are empty. Here each slot is split, so that
+    the number of slots is such a multiple; the steps stay the same.
 
     Raises:
-        ValueError: Chunks are empty of something else than an all-reduce.
+        ValueError: A collective other than an all-reduce has empty chunks.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -210,7 +208,7 @@ def filled(program: Program) -> Program:
         return program
     part = goal.parts[0]
     if len(goal.parts) > 1 or part.kind != "all_reduce" or part.size == 0:
-        raise ValueError(f"chunk {empty[0]} of {goal.chunks} has no bytes: choose fewer chunks")
+        raise ValueError(f"chunk {empty[0]} of {goal.chunks} has no bytes; choose fewer chunks")
     members, slots = len(part.group), int(part.size)
     pieces = math.lcm(members, slots) // slots
     if max(slots, int(program.scratch_slots.max())) * pieces >= 2**31:
@@ -236,7 +234,7 @@ _INT_COLUMNS = (
 
 
 def replaced(program: Program, **columns: Any) -> Program:
-    """The program with another collective or some columns replaced.
+    """Return the program with another collective or some columns replaced.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -261,9 +259,9 @@ def replaced(program: Program, **columns: Any) -> Program:
 
 
 def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a program that a file tells in its provenance, where the format has no other place for them.
+    """Return the program fields that a file stores in its provenance, for lack of another place in the format.
 
-    A file may hold anything there, so values of other types are left out.
+    A file may hold anything there, so values of the wrong type are left out.
 
     >>> facts_in({"size_bytes": 4000000, "name": 7, "engine": "ring"})
     {'size_bytes': 4000000, 'engine': 'ring'}
@@ -289,10 +287,10 @@ def facts_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(program: Program) -> dict[str, Any]:
-    """A program in numbers, as plain values that can go into JSON.
+    """Summarize a program in plain values, for JSON.
 
-    ``chunks`` is the number of chunks per part, as ``chunks=`` of a collective takes it, and None where
-    the chunks do not divide evenly into parts; ``total_chunks`` counts all.
+    ``chunks`` is the number of chunks per part, as ``chunks=`` of a collective takes it; None if the chunks
+    do not divide evenly into parts. ``total_chunks`` counts all chunks.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)

@@ -1,8 +1,8 @@
 """Programs as workloads: the nodes that carry out each step, rank by rank.
 
-The core lists the nodes (`_core.program_nodes`); :func:`nodes` gives it what it needs to know. Chakra files
-(:mod:`tacos.formats.chakra`) and workloads (:mod:`tacos.workload`) come from this one function, so that what
-is simulated is what is written.
+The core lists the nodes (`_core.program_nodes`); :func:`nodes` prepares its arguments. Chakra files
+(:mod:`tacos.formats.chakra`) and workloads (:mod:`tacos.workload`) both come from this function, so the
+workload that is simulated is the one that is written.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def nodes(
     Args:
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
             and lowered again, since nodes only send and receive.
-        size: Size of a program's collective. May be left out where the program's chunks have sizes
-            of their own, or where it was lowered from a schedule of a known size.
+        size: Size of a program's collective. Not needed if the program's chunks have their own sizes, or if
+            it was lowered from a schedule of a known size.
         topology: Network of a program; a schedule has its own.
-        reduce_bandwidth: How fast NPUs make sums, by default as the topology says; 1 ns per sum
-            where it says nothing.
+        reduce_bandwidth: How fast NPUs reduce, by default as the topology says; 1 ns per sum if it has no
+            such bandwidth.
         in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:
@@ -73,7 +73,7 @@ def nodes(
         program, collective = lower(schedule, in_place=bool(in_place)), schedule.collective
     if topology is not None and topology.npus != program.ranks:
         raise ValueError(
-            f"the topology has {topology.npus} NPUs, the program {program.ranks} ranks"
+            f"the topology has {topology.npus} NPUs, but the program has {program.ranks} ranks"
         )
     if reduce_bandwidth is None and topology is not None:
         reduce_bandwidth = topology.reduce_bandwidth_Bps or None
@@ -87,8 +87,8 @@ def sized(program: Program, size: Quantity | None) -> Collective:
 
     Args:
         program: What the ranks do.
-        size: Size of the collective. May be left out where the program's chunks have sizes of their own,
-            or where it was lowered from a schedule of a known size.
+        size: Size of the collective. Not needed if the program's chunks have their own sizes, or if it was
+            lowered from a schedule of a known size.
 
     Raises:
         ValueError: The size is needed, or leaves chunks without bytes.
@@ -110,7 +110,7 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     else:
         sizes = program.part_bytes or [program.size_bytes] * len(parts)
         if len(sizes) != len(parts) or not all(sizes):
-            raise ValueError("a program counts in chunks: give the size of the collective")
+            raise ValueError("the program does not know its size; give the size of the collective")
     collective = Collective(
         program.collective.npus,
         [
@@ -120,12 +120,12 @@ def sized(program: Program, size: Quantity | None) -> Collective:
     )
     if not collective.chunk_bytes().all():
         shown = ", ".join(map(format_size, sizes))
-        raise ValueError(f"size is {shown}, too small for {collective.chunks} chunks")
+        raise ValueError(f"size is {shown}, which is too small for {collective.chunks} chunks")
     return collective
 
 
 def _departures(schedule: Schedule | None) -> dict[str, NDArray[Any]]:
-    """Ends, chunk and first link of all transfers by their starts; none where threads share no link.
+    """Return ends, chunk and first link of all transfers in order of their starts; nothing if threads share no link.
 
     Sends to different ranks that share a link, such as the port into a switch, leave in this order.
     """

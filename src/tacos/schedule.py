@@ -40,7 +40,7 @@ __all__ = [
 COPY, REDUCE = 0, 1
 """What a transfer does at its destination: overwrite ``acc``, or add to it."""
 READ_INPUT, READ_ACC = 0, 1
-"""What a transfer reads at its source: the NPU's own contribution, or what it has gathered."""
+"""What a transfer reads at its source: the NPU's own contribution, or its ``acc``."""
 
 _KINDS = {"path": 0, "multicast": 1, "reduce": 2}
 
@@ -52,14 +52,13 @@ def routes(
     links: Sequence[Sequence[LinkChoice]] | None = None,
     kinds: str | Sequence[str] = "path",
 ) -> Routes:
-    """A table of routes: between pairs of NPUs, or along given links.
+    """Return a table of routes: between pairs of NPUs, or along given links.
 
     Args:
         topology: The network.
-        pairs: Columns (src, dst) of NPUs. Each pair gets the route that an algorithm which does not know
-            the topology would see: the direct link, else dimension by dimension on products, else
-            the fewest hops with the lowest link ids.
-        links: One list of links per route instead: numbers, or pairs of nodes.
+        pairs: Columns (src, dst) of NPUs. Each pair gets the network's default route: the direct link, else
+            dimension by dimension on products, else the fewest hops with the lowest link ids.
+        links: Instead of `pairs`, the list of links of each route: numbers, or pairs of nodes.
         kinds: With ``links``: ``"path"``, ``"multicast"`` or ``"reduce"``, for all or per route.
 
     Raises:
@@ -116,15 +115,15 @@ def retime(
 ) -> Schedule:
     """Give an ordered list of transfers the earliest start times under the topology's model.
 
-    A transfer reads what transfers of earlier steps have written at its source, and starts as soon
-    as that is there and its links are free; steps order reads and writes, they are not barriers.
-    Scalars stand for whole columns.
+    A transfer reads what transfers of earlier steps have written at its source. It starts as soon as that has
+    arrived and its links are free. Steps order reads and writes; they are not barriers. A scalar stands for a
+    whole column.
 
     Args:
-        collective: With its number of chunks chosen.
-        routes: The table that ``route`` indexes.
+        collective: A collective whose number of chunks is chosen.
+        routes: The table of routes that ``route`` indexes.
         route, chunk, step, op, reads: One entry per transfer.
-        provenance: How the list was made; goes into the schedule.
+        provenance: How the list was made; stored in the schedule.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -159,7 +158,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """Summarize a schedule in plain values, for JSON; the names give the units.
 
     ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
-    A schedule of the engine ``nccl`` has ``nccl_tests_s`` besides, what nccl-tests would report for stock NCCL.
+    A schedule of the engine ``nccl`` also has ``nccl_tests_s``, the time that nccl-tests would report for stock NCCL.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)

@@ -1,10 +1,9 @@
-"""Communication sketches: what a person knows about a good algorithm, for a search to use.
+"""Communication sketches: what a person knows about a good algorithm, to guide a search.
 
-A sketch says which transfers are allowed: over which links, between which NPUs, who may pass on what is not
-his, through whom data leave a box. This holds for every engine: it works on the network without the links
-that are ruled out, and what it finds is checked. A sketch may also ask for more than that: symmetry,
-a sender's own chunks first, few or many connections through switches. The milp engine does what
-it is asked. The idea is TACCL's (Shah et al., NSDI 2023), whose files load as sketches.
+A sketch says which transfers are allowed: over which links, between which NPUs, which NPUs may relay, and
+through which NPUs data leave a box. Every engine obeys it: the engine works on the network without the
+forbidden links, and its schedule is checked. A sketch may also ask for symmetry, for a sender's own chunks
+first, and for few or many connections through switches; the milp engine does so. The idea is TACCL's (Shah et al., NSDI 2023), whose files load as sketches.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ _WORDS = ("fully-connected", "direct-map", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """What an algorithm may use, and what it should be like. Without arguments, everything is allowed.
+    """The transfers that an algorithm may use, and properties that it should have. By default, everything is allowed.
 
     Args:
-        box: NPUs in a box; places are numbers within one. 0: all NPUs are one box.
+        box: Number of NPUs in a box; places are positions within a box. 0: all NPUs are one box.
         drop: Links that must not be used: numbers, or pairs (src, dst) of nodes.
-        within: Sets of places that may talk within a box; without them, all.
+        within: Sets of places that may communicate within a box; all by default.
         between: Which place sends to which places of other boxes in one hop: by sender, or
             ``"fully-connected"``, ``"direct-map"`` (to the same place) or ``"none"``; all by default.
-        relays: NPUs (numbers or names) that may pass on what is not theirs; without them, all.
-        senders: Through which place the chunks of places leave their box, by sender. Only where chunks are
-            copied: sums have no home.
-        symmetry: Pairs (offset, size): rotating the ranks within each `size` by `offset` leaves the
-            algorithm as it is.
-        chunks: The number of chunks per part, where the collective leaves it open.
-        own_first: Whether over hops between boxes a sender's own chunks go first.
-        connections: ``"uc-min"`` for few pairs of NPUs that talk through switches, ``"uc-max"`` for many.
+        relays: NPUs (numbers or names) that may forward chunks of others; all by default.
+        senders: For each sending place, the places whose chunks leave the box through it. Only for collectives
+            that copy: sums have no home.
+        symmetry: Pairs (offset, size): rotating the ranks by `offset` within each block of `size` ranks must not
+            change the algorithm.
+        chunks: The number of chunks per part, if the collective leaves it open.
+        own_first: Whether a sender's own chunks go first over hops between boxes.
+        connections: ``"uc-min"`` for few pairs of NPUs that communicate through switches, ``"uc-max"`` for many.
 
     >>> import tacos
     >>> box = tacos.topology.dgx1()
@@ -88,7 +87,7 @@ class Sketch:
             whole_number("symmetry's offset", offset, least=0)
 
     def numbered(self, topology: Topology) -> Sketch:
-        """The sketch with the numbers of the NPUs that it names.
+        """Return the sketch with NPU names replaced by numbers.
 
         >>> import tacos
         >>> Sketch(relays=["npu 2"]).numbered(tacos.topology.ring(4)).relays
@@ -118,11 +117,11 @@ class Sketch:
 
     @property
     def restricts_chunks(self) -> bool:
-        """Whether it matters which chunk takes a hop."""
+        """Whether the sketch restricts which chunks may take a hop."""
         return self.relays is not None or bool(self.senders) or bool(self.symmetry)
 
     def pairs(self, npus: int) -> Bools:
-        """Whether NPU i may send to NPU j in one hop, [i, j].
+        """Return the matrix [i, j] of whether NPU i may send to NPU j in one hop.
 
         >>> Sketch(box=2, between={0: [1]}).pairs(4).astype(int)
         array([[1, 1, 0, 1],
@@ -151,10 +150,10 @@ class Sketch:
         return np.where(same, inside[place[:, None], place], across[place[:, None], place])
 
     def restrict(self, topology: Topology) -> tuple[Topology, Ints]:
-        """The network of the allowed links, and the ids that they have in the whole one.
+        """Return the network of the allowed links, and their ids in the whole network.
 
-        A link to or from switches is allowed if it is part of an allowed hop; where these switches join
-        boxes, of one between boxes.
+        A link to or from switches is allowed if it is part of an allowed hop; if these switches join boxes, the
+        hop must be one between boxes.
 
         >>> import tacos
         >>> network, links = Sketch(box=8, between={0: [1]}).restrict(tacos.topology.dgx_h100(2))
@@ -193,13 +192,13 @@ class Sketch:
     def allowed(
         self, collective: Collective, holds: Bools, src: Ints, dst: Ints, *, backwards: bool
     ) -> Bools:
-        """Which chunk may take which hop, [chunk, hop].
+        """Return the matrix [chunk, hop] of which chunk may take which hop.
 
         Args:
-            collective: What the hops are for; it sums nothing.
-            holds: Which NPU has which chunk at the beginning, [chunk, NPU].
+            collective: A collective that only copies.
+            holds: Matrix [chunk, NPU] of which NPU holds which chunk at the beginning.
             src, dst: Ends of the hops.
-            backwards: Whether they are those of the reversed network.
+            backwards: Whether the hops are those of the reversed network.
 
         >>> import tacos
         >>> coll = tacos.collective.all_gather(3, 3, chunks=1)
@@ -221,12 +220,12 @@ class Sketch:
         return result
 
     def crosses(self, npus: int, src: Ints, dst: Ints) -> Bools:
-        """Which hops go from one box to another."""
+        """Return which hops go from one box to another."""
         size = self._box(npus)
         return np.asarray(src // size != dst // size)
 
     def returned(self, schedule: Schedule, topology: Topology, links: Ints) -> Schedule:
-        """The schedule of a restricted network as one of the whole network.
+        """Convert a schedule of a restricted network to one of the whole network.
 
         >>> import tacos
         >>> ring = tacos.topology.ring(4)
@@ -243,13 +242,13 @@ class Sketch:
         return Schedule(**(fields(packed) | {"routes": table, "bound_ps": None}))
 
     def violation(self, schedule: Schedule) -> str:
-        """In words the first transfer that is not allowed, or nothing.
+        """Return in words the first transfer that is not allowed; empty if there is none.
 
         >>> import tacos
         >>> ring = tacos.topology.ring(4)
         >>> coll = tacos.collective.all_gather(ring, "4KB", chunks=1)
         >>> Sketch(relays=[0]).violation(tacos.synthesize(ring, coll, engine="ring"))
-        'npu 1 passes on chunk 0, and is not a relay'
+        'npu 1 forwards chunk 0, but is not a relay'
         """
         whole = schedule.expand() if schedule.form == "orbit" else schedule
         topology, npus = whole.topology, whole.topology.npus
@@ -271,13 +270,13 @@ class Sketch:
                 passed = which[~holds[which, start[i]]]
                 if len(passed):
                     name = topology.node_name(int(start[i]))
-                    return f"{name} passes on chunk {passed[0]}, and is not a relay"
+                    return f"{name} forwards chunk {passed[0]}, but is not a relay"
             if self.senders and len(which):
                 home = np.where(holds[which].sum(axis=1) == 1, holds[which].argmax(axis=1), -1)
                 fits = self._leaves_by_its_sender(npus, home, start[i], end[i])
                 if not fits.all():
                     name = topology.node_name(int(start[i]))
-                    return f"chunk {which[~fits][0]} leaves its box by {name}, not by its sender"
+                    return f"chunk {which[~fits][0]} leaves its box through {name}, not through its sender"
         return ""
 
     def _leaves_by_its_sender(self, npus: int, home: Ints, src: Ints, dst: Ints) -> Bools:
@@ -291,7 +290,7 @@ class Sketch:
         return np.asarray(~leaves | (mine < 0) | (mine == src % size))
 
     def _beyond(self, topology: Topology, src: Ints, dst: Ints, keep: Bools) -> Bools:
-        """Which NPUs each node reaches through switches alone, [node, NPU]."""
+        """Return the matrix [node, NPU] of which NPUs each node reaches through switches alone."""
         npus = topology.npus
         reach = np.zeros((topology.nodes, npus), bool)
         reach[np.arange(npus), np.arange(npus)] = True
@@ -313,20 +312,20 @@ class Sketch:
     def _check_places(name: str, places: Sequence[int], size: int) -> None:
         for place in places:
             if type(place) is not int or not 0 <= place < size:
-                raise ValueError(f"{name} has {place!r}, the places in a box are 0 to {size - 1}")
+                raise ValueError(f"{name} has {place!r}; the places in a box are 0 to {size - 1}")
 
     @staticmethod
     def _npus(name: str, npus: Sequence[Node], count: int) -> list[int]:
         found = []
         for npu in npus:
             if type(npu) is not int or not 0 <= npu < count:
-                raise ValueError(f"{name} has {npu!r}, the NPUs are 0 to {count - 1}")
+                raise ValueError(f"{name} has {npu!r}; the NPUs are 0 to {count - 1}")
             found.append(npu)
         return found
 
 
 def _segments(routes: Routes) -> tuple[Ints, Ints, Ints]:
-    """Columns (route, from, to) of the parts of routes between NPUs."""
+    """Return columns (route, from, to) of the parts of routes between NPUs."""
     topology = routes.topology
     of = np.repeat(np.arange(routes.count), np.diff(routes.link_begin))
     start, end = topology.link_src[routes.links], topology.link_dst[routes.links]

@@ -1,12 +1,12 @@
 """Quantities as people write them: ``"50GB/s"``, ``"500ns"``, ``"64MiB"``.
 
 Everything that takes a bandwidth, a time or a size takes a string with a unit or a number, in Python and
-in files alike, turned here, once, into the whole number the core works with. The arithmetic is exact:
-``"0.1us"`` is 100000 ps. GB is 10⁹ bytes, GiB 2³⁰, a small b means bits.
+in files. It is converted here, once, to the whole number that the core works with. The arithmetic is exact:
+``"0.1us"`` is 100000 ps. GB is 10⁹ bytes, GiB is 2³⁰ bytes, and a lowercase b means bits.
 
-A number without a unit is in SI units: bytes per second, seconds, bytes. It is refused where it was
-probably meant in another unit, such as ``bandwidth=50`` or ``latency: 400``: a bandwidth below 1 MB/s and
-a time of 1 ms or more need a unit. Columns of numbers whose unit is documented (`from_links`, CSV, graphs)
+A number without a unit is in SI units: bytes per second, seconds, bytes. It is refused if it was probably
+meant in another unit, as in ``bandwidth=50`` or ``latency: 400``: a bandwidth below 1 MB/s and a time of
+1 ms or more need a unit. Columns of numbers whose unit is documented (`from_links`, CSV, graphs)
 take any number. Sizes are whole bytes.
 """
 
@@ -61,7 +61,7 @@ _TIME_UNITS: _Units = {
 
 
 class _Kind(NamedTuple):
-    """What a quantity may be: its units, the SI unit in those the core counts, the least value."""
+    """A kind of quantity: its units, the SI unit in the core's units, and the least value."""
 
     units: _Units
     si_unit: int
@@ -70,7 +70,7 @@ class _Kind(NamedTuple):
     usual: tuple[str, str, str]
     """A usual unit, the SI unit, and the SI unit in words."""
     endings: tuple[str, ...]
-    """What may be missing at the end of a unit."""
+    """An ending of a unit that users may leave out."""
 
 
 _BANDWIDTH = _Kind(
@@ -101,17 +101,17 @@ _SLOWEST_BARE_BPS = 10**6  # chosen: no network is slower
 _LONGEST_BARE_PS = 10**9  # chosen: 1 ms, longer than latencies, jitter and delays within a cluster
 _LARGEST = 2**63 - 1
 
-# Bounded in length and exponent, so that no text is a number too large to compute with.
+# Length and exponent are bounded, so no text is a number that is too large to compute with.
 _TEXT = re.compile(
     r"\s*(-?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?)\s*(\S*)\s*"
 )
 
 
 def bandwidth_Bps(value: Quantity, *, what: str = "bandwidth", bare: bool = True) -> int:
-    """A bandwidth in whole bytes per second; numbers are bytes per second.
+    """Convert a bandwidth to whole bytes per second; numbers are bytes per second.
 
-    `what` is its name in the message of the ValueError that a wrong value gets, here and below. Without
-    `bare`, a number that probably has another unit is refused.
+    `what` names the quantity in the ValueError for a wrong value, here and below. Without `bare`, a number
+    that was probably meant in another unit is refused.
 
     >>> bandwidth_Bps("50GB/s"), bandwidth_Bps("400Gbps"), bandwidth_Bps(2.5e10)
     (50000000000, 50000000000, 25000000000)
@@ -126,7 +126,7 @@ def bandwidth_Bps(value: Quantity, *, what: str = "bandwidth", bare: bool = True
 
 
 def time_ps(value: Quantity, *, what: str = "time", bare: bool = True) -> int:
-    """A time in whole picoseconds; numbers are seconds. `bare` is as for :func:`bandwidth_Bps`.
+    """Convert a time to whole picoseconds; numbers are seconds. `bare` is as for :func:`bandwidth_Bps`.
 
     >>> time_ps("500ns"), time_ps("0.1us"), time_ps(1.5e-6), time_ps(0)
     (500000, 100000, 1500000, 0)
@@ -148,9 +148,9 @@ def _needs_a_unit(value: Quantity, kind: _Kind, what: str) -> str:
 
 
 def size_bytes(value: Quantity, *, what: str = "size") -> int:
-    """A size in whole bytes; numbers are bytes, and so are strings without a unit.
+    """Convert a size to whole bytes; numbers are bytes, and so are strings without a unit.
 
-    A number with a fraction is refused; what a unit gives, such as ``"0.1KiB"``, is rounded.
+    A number of bytes with a fraction is refused; a value with a larger unit, such as ``"0.1KiB"``, is rounded.
 
     >>> size_bytes("64MB"), size_bytes("64MiB"), size_bytes("1e6B"), size_bytes("4096")
     (64000000, 67108864, 1000000, 4096)
@@ -162,9 +162,9 @@ def size_bytes(value: Quantity, *, what: str = "size") -> int:
 
 
 def size_range(text: str, *, what: str = "sizes") -> list[int]:
-    """Sizes in bytes from ``"LOW:HIGH"`` or ``"LOW:HIGH:FACTOR"``, each twice or FACTOR times the last.
+    """Return the sizes in bytes of ``"LOW:HIGH"`` or ``"LOW:HIGH:FACTOR"``, each 2 or FACTOR times the one before.
 
-    The highest is always among them.
+    The largest is always included.
 
     >>> size_range("1KB:10KB"), size_range("1KiB:1MiB:32")
     ([1000, 2000, 4000, 8000, 10000], [1024, 32768, 1048576])
@@ -186,7 +186,7 @@ def size_range(text: str, *, what: str = "sizes") -> list[int]:
 
 
 def bandwidth_text(value: int) -> str:
-    """A bandwidth for files: exact, and short if it can be.
+    """Format a bandwidth for files: exact, and as short as possible.
 
     >>> bandwidth_text(50_000_000_000), bandwidth_text(12_500_000), bandwidth_text(1_234_567_891)
     ('50GB/s', '12.5MB/s', '1234567891B/s')
@@ -198,7 +198,7 @@ def bandwidth_text(value: int) -> str:
 
 
 def time_text(value: int) -> str:
-    """A time in picoseconds for files: exact, and short if it can be.
+    """Format a time in picoseconds for files: exact, and as short as possible.
 
     >>> time_text(500_000), time_text(1_300_000), time_text(7)
     ('500ns', '1.3us', '7ps')
@@ -239,7 +239,7 @@ def _parsed(text: str, units: _Units) -> Fraction | None:
 
 
 def _meant(value: object, kind: _Kind) -> str | None:
-    """A text with the unit that was probably meant, if there is one."""
+    """Return a text with the unit that was probably meant, if there is one."""
     match = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if match is None or not match[2]:
         return None
@@ -256,7 +256,7 @@ def _meant(value: object, kind: _Kind) -> str | None:
 
 
 def _is_bare(value: object) -> bool:
-    """Whether a size is a number without a unit."""
+    """Return whether a size is a number without a unit."""
     match = _TEXT.fullmatch(value) if isinstance(value, str) else None
     return match is None or not match[2]
 
@@ -266,12 +266,12 @@ def _number(value: object, si_unit: int) -> Fraction | None:
         return None
     if isinstance(value, Integral):
         return Fraction(int(value) * si_unit)
-    # Through the shortest decimal that is this float: 1e-7 s is then 100000 ps exactly.
+    # The shortest decimal of the float is used, so 1e-7 s is exactly 100000 ps.
     return Fraction(repr(float(value))) * si_unit
 
 
 def format_time(seconds: float) -> str:
-    """A time for people, to four digits.
+    """Format a time for people, to four digits.
 
     >>> format_time(1.23456e-5), format_time(5e-7), format_time(0)
     ('12.35 us', '500 ns', '0 s')
@@ -280,7 +280,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_bandwidth(bytes_per_second: float) -> str:
-    """A bandwidth for people, to four digits.
+    """Format a bandwidth for people, to four digits.
 
     >>> format_bandwidth(5e10), format_bandwidth(342.857e9)
     ('50 GB/s', '342.9 GB/s')
@@ -289,7 +289,7 @@ def format_bandwidth(bytes_per_second: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """An amount of money for people, to five digits.
+    """Format an amount of money for people, to five digits.
 
     >>> format_dollars(22_966_123), format_dollars(1500), format_dollars(0)
     ('$22.966M', '$1.5k', '$0')
@@ -301,7 +301,7 @@ def format_dollars(amount: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """A size for people, to four digits; in KiB, MiB, … where these say it exactly and shorter.
+    """Format a size for people, to four digits; in KiB, MiB, … if that is exact and shorter.
 
     >>> format_size(64_000_000), format_size(64 << 20), format_size(123_456_789)
     ('64 MB', '64 MiB', '123.5 MB')
@@ -316,8 +316,8 @@ _BINARY_BYTES = {f"{p}B": factor for p, factor in reversed(_BINARY.items())} | {
 
 
 def _scaled(value: float, units: dict[str, float] | dict[str, int], of_zero: str) -> str:
-    """The value in the largest unit (they come largest first) of which it is at least one."""
-    value = float(f"{value:.4g}")  # first, lest 999.96 ns become 1000 ns
+    """Format a value in the largest unit that does not exceed it; units are ordered from large to small."""
+    value = float(f"{value:.4g}")  # round first, so that 999.96 ns does not become 1000 ns
     fitting = (unit for unit, factor in units.items() if abs(value) >= factor)
     unit = next(fitting, list(units)[-1]) if value else of_zero
     return f"{value / units[unit]:.4g} {unit}"

@@ -1,7 +1,7 @@
 """The verifier: is a schedule, a program or a workload correct?
 
-It shares only the data classes with the code that it checks: it walks routes again link by link,
-computes times again from the topology, and follows values from the inputs to the outputs. The rules are listed at :func:`verify`.
+It shares only the data classes with the code that it checks. It walks every route link by link, recomputes
+times from the topology, and follows values from the inputs to the outputs. The rules are listed at :func:`verify`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = ["Report", "Violation", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the verifier found.
+    """The result of a verification.
 
     Attributes:
         ok: Whether nothing is wrong.
-        checked: Stored transfers, steps of a program, or nodes of a workload that were checked.
-        found: Number of violations, also those beyond the limit.
+        checked: Number of stored transfers, steps of a program, or nodes of a workload that were checked.
+        found: Number of violations, including those beyond the limit.
         violations: The violations that were kept, grouped by rule.
-        subject: What was checked: a schedule, a workload, or a program, in place or out of place if it is for both.
-        consistent: Whether all NPUs that end with a sum end with the same bits of it, see :func:`verify`. True
-            for collectives whose sums end at one NPU each, or that have none.
-        difference: Two NPUs that add up a chunk in different orders, in a sentence; empty if there are none.
+        subject: What was checked: a schedule, a workload, or a program (in place or out of place, if it runs both ways).
+        consistent: Whether all NPUs that end with a sum end with the same bits; see :func:`verify`. True for
+            collectives without sums, or whose sums each end at one NPU.
+        difference: A sentence about two NPUs that sum a chunk in different orders; empty if there are none.
     """
 
     checked: int
@@ -58,7 +58,7 @@ class Report:
         return self.found == 0
 
     def __str__(self) -> str:
-        """The verdict, then the violations, of which many alike are shown as a few.
+        """Return the verdict and the violations, at most three of each rule.
 
         >>> import tacos
         >>> print(verify(tacos.synthesize("ring:4", tacos.collective.all_gather(4, "4MB", chunks=1))))
@@ -73,7 +73,7 @@ class Report:
         return "\n".join([head, *self.lines()])
 
     def lines(self, alike: int = 3) -> list[str]:
-        """The violations in sentences: at most `alike` of each rule, then how many more there are.
+        """Return the violations as sentences: at most `alike` of each rule, then the number of others.
 
         >>> Report(1, 0, ()).lines()
         []
@@ -108,50 +108,50 @@ def verify(
     device: str = "cpu",
     progress: Callable[[float], object] | None = None,
 ) -> Report:
-    """Check a schedule, a program or a workload, whatever made it.
+    """Check a schedule, a program or a workload from any source.
 
     The rules for schedules:
 
     - *causality*: a transfer starts only when its source holds what it reads;
-    - *capacity*: no two transfers use a physical link at one time;
+    - *capacity*: no two transfers use a physical link at the same time;
     - *postcondition*: every NPU that must end with a chunk has received it;
     - *contribution*: every final value contains every contribution exactly once;
-    - *unneeded*: every transfer changes what some NPU needs in the end;
+    - *unneeded*: every transfer affects a value that some NPU needs in the end;
     - *symmetry*: for an orbit, the generators act as claimed and preserve topology and collective.
 
-    The rules for programs, of which a violation's ``transfer`` is a step:
+    The rules for programs (the ``transfer`` of a violation is a step):
 
     - *unmatched*: every send has one receive, and every wait one signal;
-    - *deadlock*: the steps can all run;
-    - *undefined*: a step reads only what something has been written to;
-    - *input*: out of place, the input stays as it is;
-    - *race*: two steps that touch a slot, one of them writing, are ordered;
+    - *deadlock*: all steps can run;
+    - *undefined*: a step reads only slots that have been written;
+    - *input*: out of place, the input is not modified;
+    - *race*: two steps that access a slot are ordered if one of them writes;
     - *postcondition* and *contribution*, as above.
 
-    The rules for workloads, of which a violation's ``transfer`` is a row:
+    The rules for workloads (the ``transfer`` of a violation is a row):
 
-    - *unmatched*: every send has one receive with the same ranks, tag and size, and the other way round;
-    - *alone*: no collective is one of a single rank;
+    - *unmatched*: every send has one receive with the same ranks, tag and size, and vice versa;
+    - *alone*: every collective has at least two ranks;
     - *missing*: all members of a group join each of its collectives;
     - *mismatch*: all members join with the same kind of collective and the same size;
-    - *deadlock*: no nodes wait for each other in a circle across ranks. Sends are buffered, a collective ends after
-      it has begun on all members, and the k-th collective of a group on one rank meets the k-th on the others.
+    - *deadlock*: nodes do not wait for each other in a cycle across ranks. Sends are buffered, a collective ends
+      after it has begun on all members, and the k-th collectives of a group on its ranks belong together.
 
     **Identical bits.** Floating-point addition commutes but does not associate, so NPUs end an all-reduce with
-    the same bits only if all of them add up a chunk in the same order. ``Report.consistent`` tells whether they
-    do. A program fixes the order of all additions. A schedule leaves it open in which order an NPU adds what
-    arrives between two reads of its sum; :func:`tacos.program.lower` puts equal sets of operands into one order on all ranks,
+    the same bits only if all of them sum a chunk in the same order. ``Report.consistent`` tells whether they
+    do. A program fixes the order of all additions. A schedule does not fix the order in which an NPU adds values that
+    arrive between two reads of its sum; :func:`tacos.program.lower` puts equal sets of operands into one order on all ranks,
     so a consistent schedule becomes a consistent program.
 
-    A program of a file that says it runs both in place and out of place is checked both ways.
+    A program from a file that can run both in place and out of place is checked both ways.
 
     Args:
-        schedule: Packed, or an orbit, which is proven from its representatives; or a program, or a workload.
+        schedule: A schedule, a program or a workload. An orbit is proven from its representatives.
         allow_unneeded: Do not report transfers that no NPU needs.
-        limit: How many violations to keep; all are counted.
-        threads: 0 uses all cores; a program is checked by one.
-        device: ``"cuda"`` checks on a GPU, and ``"auto"`` does where one can: all-gathers, reduce-scatters and all-reduces
-            over direct links that are all alike. What is wrong is then found again, and described, by the CPU.
+        limit: Number of violations to keep; all are counted.
+        threads: Number of threads; 0 uses all cores. A program is checked by one thread.
+        device: ``"cuda"`` checks on a GPU, and ``"auto"`` does so if possible: for all-gathers, reduce-scatters and
+            all-reduces over equal direct links. If the GPU finds a violation, the CPU repeats the check and describes it.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -177,7 +177,7 @@ def verify(
             if on_gpu.shows_right(schedule):
                 return Report(schedule.transfers, 0, ())
         elif device == "cuda":
-            raise TacosError(f'device is "cuda", which does not work here: {missing}')
+            raise TacosError(f'device "cuda" cannot be used: {missing}')
     if isinstance(schedule, Workload):
         return _report(verify_workload(schedule, limit=limit), "workload", "")
     if isinstance(schedule, Program):

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 __all__ = ["Dispatch", "WorkerLostError", "opened"]
 
 _BATCH_S = 0.25
-"""Seconds of work that a worker takes at once (chosen: a hundred times what handing it out costs)."""
+"""Seconds of work in a batch (chosen: a hundred times the cost of handing it out)."""
 _AHEAD = 2
-"""Batches per worker that are handed out: one that runs, and one that waits for the worker, not the other way round."""
+"""Batches per worker that are handed out: one that runs and one that waits, so that workers are never idle."""
 _WAKE_S = 0.1
-"""How long Ctrl-C may have to wait for the dispatcher."""
+"""Longest time in seconds before the dispatcher notices Ctrl-C."""
 _LOOK_S = 2.0
-"""Between looks at which workers of a cluster are still there."""
+"""Seconds between checks of which workers of a cluster are alive."""
 
 
 class WorkerLostError(TacosError):
@@ -73,7 +73,7 @@ def opened(name: str) -> Iterator[Executor]:
 
     Raises:
         TacosError: A package is missing, or the cluster cannot be reached.
-        ValueError: The name is not understood.
+        ValueError: The name is not one of the above.
     """
     kind, _, rest = name.partition(":")
     if kind == "processes":
@@ -101,7 +101,7 @@ def opened(name: str) -> Iterator[Executor]:
 
 
 class _Processes(Executor):
-    """A pool of processes that is replaced when one of them dies, which ends all of a pool."""
+    """A pool of processes that is replaced when one of them dies, since that breaks the whole pool."""
 
     def __init__(self, count: int) -> None:
         self._max_workers = count
@@ -111,7 +111,7 @@ class _Processes(Executor):
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
-        # Threads of this process may hold locks, so none of it is copied into the workers.
+        # Threads of this process may hold locks, so workers are spawned and not forked.
         return ProcessPoolExecutor(
             self._max_workers, get_context("spawn"), initializer=_ignore_interrupts
         )
@@ -127,18 +127,18 @@ class _Processes(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         running = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
-        if not wait:  # what runs is of no use to anybody
+        if not wait:  # running tasks are no longer needed
             for process in running:
                 process.terminate()
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the one that waits for the workers ends them."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal: the process that waits for the workers ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Dask(Executor):
-    """The workers of a Dask cluster, as many at a time as it has."""
+    """The workers of a Dask cluster, however many it has at the time."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -150,7 +150,7 @@ class _Dask(Executor):
         try:
             self._client: Any = Client(address, timeout=10, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
-            raise TacosError(f"there is no Dask scheduler at {address}: {error}") from None
+            raise TacosError(f"cannot reach a Dask scheduler at {address}: {error}") from None
         self._executor = self._client.get_executor(pure=False)
         self._addresses: set[str] = set()
         self._looked, self._max_workers = -_LOOK_S, 1
@@ -189,7 +189,7 @@ def _ranks() -> Iterator[Executor]:
         if executor is not None:
             yield executor
             return
-    raise SystemExit(0)  # this rank has worked until the first one was done
+    raise SystemExit(0)  # this rank was a worker until the first rank finished
 
 
 # --- handing out ---------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Dispatch:
         self._waiting = deque(range(len(tasks)))
         self._suspects: deque[list[int]] = deque()  # batches that were lost with their workers
         self._running: dict[Future[bytes], list[int]] = {}
-        self._alone = False  # whether what runs is a suspect
+        self._alone = False  # whether the running batch is a suspect
         self._done = 0
         self._worked_s, self._worked_tasks = 0.0, 0
 
@@ -253,13 +253,13 @@ class Dispatch:
         try:
             while self._waiting or self._suspects or self._running:
                 self._hand_out()
-                # Woken now and then, to report progress and to hear Ctrl-C.
+                # Wake up regularly to report progress and notice Ctrl-C.
                 done, _ = wait(self._running, timeout=_WAKE_S, return_when=FIRST_COMPLETED)
                 for future in sorted(done, key=self._running.__getitem__):
                     yield from self._taken(future, self._running.pop(future))
                 if gone := getattr(self._executor, "lost", int)():
                     _warn(
-                        f"{gone} worker{'s' * (gone > 1)} of the cluster left; others do the work"
+                        f"{gone} worker{'s' * (gone > 1)} of the cluster left; other workers take over"
                     )
                 if self._progress is not None:
                     self._progress(self._done / max(len(self._tasks), 1))
@@ -281,14 +281,14 @@ class Dispatch:
 
     def _hand_out(self) -> None:
         if self._suspects and not self._waiting:
-            # Alone: whoever loses its worker now is to blame.
+            # A task that runs alone is to blame if its worker dies.
             if not self._running:
                 self._alone = True
                 self._submit(self._suspects.popleft())
             return
         workers = getattr(self._executor, "_max_workers", None) or os.cpu_count() or 1
         while self._waiting and len(self._running) < _AHEAD * workers:
-            # As long as no task is done, and towards the end, batches are small, so that all workers have some.
+            # Batches are small at the beginning and towards the end, so that all workers have some.
             size = len(self._waiting) // (_AHEAD * workers)
             if self._worked_s > 0:
                 size = min(size, int(_BATCH_S * self._worked_tasks / self._worked_s))
@@ -302,7 +302,7 @@ class Dispatch:
             future = self._executor.submit(_work_off, self._packed, self._digest, self._work, tasks)
         except BrokenExecutor:
             raise TacosError(
-                "a worker of the executor died, and with it the executor; tacos.workers.opened has some that survive it"
+                "a worker of the executor died, which broke the executor; executors of tacos.workers.opened survive this"
             ) from None
         self._running[future] = batch
 
@@ -328,12 +328,10 @@ class Dispatch:
             self._done += 1
             yield (
                 batch[0],
-                WorkerLostError(
-                    f"a worker died of this task: {str(error) or 'no reason is known'}"
-                ),
+                WorkerLostError(f"this task killed its worker: {str(error) or 'unknown reason'}"),
             )
             return
-        _warn(f"a worker died; what it ran ({len(batch)} task{'s' * (len(batch) > 1)}) runs again")
+        _warn(f"a worker died; its work ({len(batch)} task{'s' * (len(batch) > 1)}) is run again")
         middle = (len(batch) + 1) // 2 if self._alone else len(batch)
         self._suspects.extend(part for part in (batch[:middle], batch[middle:]) if part)
 
@@ -343,7 +341,7 @@ def _warn(sentence: str) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Replaces shared objects by their numbers."""
+    """A pickler that replaces shared objects by their numbers."""
 
     def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
         super().__init__(file, 5)
@@ -373,7 +371,7 @@ def _loaded(data: bytes, shared: Sequence[object]) -> Any:
 
 
 class _Packed:
-    """Bytes that are told apart by a digest, so that looking them up takes no time."""
+    """Bytes that are compared by their digest, so that lookups are fast."""
 
     __slots__ = ("data", "digest")
 
@@ -393,7 +391,7 @@ def _unpacked(packed: _Packed) -> tuple[object, ...]:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that another process can read: most can be pickled, but not all of other libraries."""
+    """Return an exception that can be pickled: some exceptions of other libraries cannot."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001  # whatever its class does
@@ -402,7 +400,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _work_off(packed: bytes, digest: bytes, work: Callable[[Any], Any], tasks: bytes) -> bytes:
-    """What a worker does: a batch of tasks; the seconds that they took, and their results."""
+    """Run a batch of tasks on a worker; return the seconds that they took, and their results."""
     shared = _unpacked(_Packed(packed, digest))
     begin, results = time.perf_counter(), []
     for task in _loaded(tasks, shared):

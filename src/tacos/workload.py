@@ -1,10 +1,10 @@
 """Workloads: what each rank does, as nodes that wait for one another.
 
-A :class:`Workload` is one row per node, as columns; times are in picoseconds. It does not say when a node
-starts: a simulator does (:mod:`tacos.simulate.astra`).
+A :class:`Workload` has one row per node, stored as columns; times are in picoseconds. It does not contain start
+times; a simulator computes them (:mod:`tacos.simulate.astra`).
 
 =========  ==========================================================================================
-``SEND``   `bytes` to rank `peer`; meets the receive with the same tag, ranks and size
+``SEND``   `bytes` to rank `peer`; matches the receive with the same tag, ranks and size
 ``RECV``   `bytes` from rank `peer`
 ``COMP``   takes `duration_ps`, or does `flops` operations over `bytes` of memory
 ``COLL``   the collective `comm` over `bytes`, by all ranks or by a group
@@ -12,8 +12,8 @@ starts: a simulator does (:mod:`tacos.simulate.astra`).
 ``STORE``  `bytes` to a memory outside of the NPU
 =========  ==========================================================================================
 
-:func:`load` and :func:`save` read and write files; :func:`from_nodes` takes columns, :func:`from_program` and
-:func:`from_schedule` what tacos has made.
+:func:`load` and :func:`save` read and write files; :func:`from_nodes` takes columns, and :func:`from_program` and
+:func:`from_schedule` convert programs and schedules.
 """
 
 from __future__ import annotations
@@ -99,17 +99,17 @@ def load(
 
     Args:
         path: The prefix of traces, or the file of any rank; or the text file.
-        groups: Of traces: ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
-            JSON file that lists them; by default the file ``<prefix>.json``, if there is one, and what the traces of
-            PyTorch say themselves. Of LIBRA: the file of communicators, by default ``communicator.yml`` beside.
-        dims: Of text files: NPUs of each dimension of the network, the first varying fastest.
-        passes: Of ``astra-layers``: training steps, 1 by default.
-        chain_streams: Of traces: whether kernels of one device and stream, where nodes name them, run one after the
-            other even where no dependency says so. They do by default.
-        format: One of the names above, if ending and content do not say it.
+        groups: For traces: ranks of each group that the collectives name (``pg_name``), as in `from_nodes`, or a
+            JSON file that lists them; by default the file ``<prefix>.json``, if it exists, and the groups that PyTorch
+            traces contain. For LIBRA: the file of communicators, by default ``communicator.yml`` in the same directory.
+        dims: For text files: NPUs of each dimension of the network; the first varies fastest.
+        passes: For ``astra-layers``: number of training steps, 1 by default.
+        chain_streams: For traces whose nodes name a device and a stream: whether kernels of one stream run one after
+            another, even without dependencies between them. True by default.
+        format: One of the names above, if extension and content do not identify it.
 
     Raises:
-        FormatError: A file is missing or damaged, or its nodes are not a workload; the message names
+        FormatError: A file is missing or damaged, or its nodes are not a valid workload; the message names
             file and byte, or rank and node, or line and column.
         ValueError: The format does not take an argument that was given.
 
@@ -123,7 +123,7 @@ def load(
     from tacos.formats import chakra
 
     if format is None and not Path(path).is_file():
-        name = "chakra"  # a prefix, or what will be missed
+        name = "chakra"  # a prefix, or a missing file
     else:
         name = formats.name_of(path, format=format)
     given: dict[str, Any] = {
@@ -136,10 +136,10 @@ def load(
     if name == "chakra":
         for key in ("dims", "passes"):
             if key in options:
-                raise ValueError(f"{key} is for text files; traces say themselves what they hold")
+                raise ValueError(f"{key} is for text files; traces do not need it")
         return chakra.read_workload(path, **options)
     if formats.FORMATS[name].kind is not Workload:
-        raise FormatError(f"{path} holds no workload: its format is {name}")
+        raise FormatError(f"{path} is not a workload; its format is {name}")
     found: Workload = formats.load(path, format=name, **options)
     return found
 
@@ -152,12 +152,12 @@ def save(workload: Workload, path: str | os.PathLike[str]) -> None:
     ``<prefix>.json``       the groups, where there are any, as ASTRA-sim reads them
     ======================  ===================================================
 
-    Traces have durations in whole microseconds. A duration in between is rounded to the nearest one for
-    other readers; :func:`load` gives it back exactly.
+    Durations in traces are whole microseconds. Other durations are rounded for other readers; :func:`load`
+    restores them exactly.
 
     Args:
         workload: What to write.
-        path: The prefix; files that are there are replaced.
+        path: The prefix; existing files are replaced.
 
     Raises:
         FormatError: A file cannot be written, or would be mixed up with those of another workload.
@@ -199,8 +199,8 @@ def from_program(
 
     Args:
         program: What the ranks do, in steps.
-        size: Size of the collective, where the program does not have one.
-        topology: The network, whose reduce bandwidth says how long sums take: whole microseconds, as in
+        size: Size of the collective, if the program does not have one.
+        topology: The network, whose reduce bandwidth determines the time of sums, in whole microseconds as in
             the export.
 
     Raises:
@@ -238,28 +238,28 @@ def from_nodes(
 ) -> Workload:
     """Build a workload from columns, one entry per node; a number stands for a whole column.
 
-    Rows may come in any order; the workload has them by rank.
+    Rows may come in any order; the workload sorts them by rank.
 
     Args:
-        npus: How many ranks.
+        npus: Number of ranks.
         rank, kind: Where each node runs, and its kind (`SEND`, `RECV`, `COMP`, `COLL`, `LOAD`, `STORE`).
         peer, tag: The other rank of a send or receive, and its tag.
-        bytes: Size of a message or collective, or how much memory a computation, load or store moves. As
-            in ASTRA-sim, the size of an all-gather is one rank's part, that of the others the whole buffer.
+        bytes: Size of a message or collective, or bytes that a computation, load or store moves. As in
+            ASTRA-sim, the size of an all-gather is one rank's part; that of other collectives is the whole buffer.
         duration_ps: Duration of a computation in picoseconds; 0 if it follows from `flops` and `bytes`.
         flops: Floating-point operations of a computation.
         comm: Kind of a collective, see `COMMS`.
         id: The node's number within its rank; by default its position there. Lower ids go first.
         on_cpu: 1 for computations that leave the NPU free.
-        group, priority: Of collectives: 0 for all ranks or a number in `groups`; and a priority,
-            which counts under the policy "explicit".
-        dims: Of collectives: bit d says whether dimension d takes part.
-        names: Name of each node, or of all.
+        group: Group of a collective: 0 for all ranks, or a number in `groups`.
+        priority: Priority of a collective under the policy "explicit".
+        dims: Dimensions of a collective, one bit each.
+        names: Name of each node, or one name for all.
         dep_begin, dep: Rows that row i waits for: ``dep[dep_begin[i]:dep_begin[i + 1]]``.
         groups: Ranks of each group, ascending, by the group's number, from 1 on.
 
     Raises:
-        ValueError: A value out of range, a rank without nodes, or nodes that wait for each other.
+        ValueError: A value is out of range, a rank has no nodes, or nodes wait for each other in a cycle.
 
     >>> pair = from_nodes(2, rank=[0, 1], kind=[SEND, RECV], peer=[1, 0], bytes=1024)
     >>> pair
@@ -315,12 +315,12 @@ def from_nodes(
 def _reordered(
     begin: NDArray[np.int64], dep: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The dependencies of rows that are put into a new order."""
+    """Reorder the dependencies with the rows."""
     rows = len(order)
     in_range = ((dep >= 0) & (dep < rows)).all()
     ascends = len(begin) == rows + 1 and begin[0] == 0 and (np.diff(begin) >= 0).all()
     if not ascends or begin[-1] != len(dep) or not in_range:
-        return begin, dep  # for the constructor to refuse
+        return begin, dep  # the constructor will refuse it
     place = np.empty(rows, np.int64)
     place[order] = np.arange(rows)
     counts = np.diff(begin)[order]
@@ -330,17 +330,17 @@ def _reordered(
 
 
 def ring_all_gather(npus: int, shard: Quantity) -> Workload:
-    """Build the ring all-gather: each rank passes on to the next what it received from the one before.
+    """Build the ring all-gather: each rank forwards to the next what it received from the previous one.
 
     Args:
-        npus: How many ranks.
-        shard: What each rank contributes.
+        npus: Number of ranks.
+        shard: Size of each rank's contribution.
 
     >>> ring_all_gather(4, "1MiB").nodes
     24
     """
     if npus < 2:
-        raise ValueError(f"npus is {npus}, a ring needs at least 2")
+        raise ValueError(f"npus must be at least 2; got {npus}")
     rank, step = (part.ravel() for part in np.mgrid[:npus, : npus - 1])
     # Rows of rank r: its sends, step by step, then its receives.
     send = rank * 2 * (npus - 1) + step
@@ -370,7 +370,7 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
     """Build one collective of all ranks.
 
     Args:
-        npus: How many ranks.
+        npus: Number of ranks.
         comm: Kind of the collective, a key of `COMMS`.
         size: Size of the whole buffer, or of one rank's part of an all-gather, as ASTRA-sim counts.
 
@@ -390,10 +390,10 @@ def collective(npus: int, comm: str, size: Quantity) -> Workload:
 
 
 def summary(workload: Workload) -> dict[str, Any]:
-    """Return what a workload consists of, by name; what it has none of is left out.
+    """Summarize a workload in plain values; empty entries are left out.
 
     ===================  ===============================================================================
-    ``ranks, nodes``     how many there are
+    ``ranks, nodes``     their numbers
     ``computations``     nodes, their ``flops`` and ``memory_bytes``, and ``compute_s``: the durations of the rank
                          that computes longest
     ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their bytes together
@@ -438,7 +438,7 @@ def summary(workload: Workload) -> dict[str, Any]:
 
 
 def _collectives(workload: Workload) -> list[dict[str, Any]]:
-    """Collectives by kind and by the size of their groups."""
+    """Count collectives by kind and by the size of their groups."""
     members = {0: workload.npus} | {number: len(ranks) for number, ranks in workload.groups}
     names = list(COMMS)
     rows = workload.kind == COLL

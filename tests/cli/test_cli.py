@@ -238,7 +238,7 @@ def test_completion_knows_the_subcommands(shell, capsys):
 
 BAD_CALLS = {
     "unknown spec": (["topo", "tours:4x4"], "did you mean torus:4x4?"),
-    "unknown command": (["sinth"], 'Did you mean "synth"?'),
+    "unknown command": (["sinth"], "did you mean synth? Commands: synth, compare, tune, "),
     "unknown collective": (
         ["synth", "ring:4", "all-rejuice", "1MB"],
         'unknown collective "all-rejuice"; did you mean "all-reduce"?',
@@ -423,8 +423,8 @@ def test_sim_runs_a_program_thread_by_thread(saved, tmp_path, capsys):
         (["--fault", "link=0-1,begin=2us,end=1us"], "it must end later"),
         (["--fault", "link=0-2"], "there is no link from npu 0 to npu 2"),
         (["--topology", "ring:5"], "topology has 5 NPUs"),
-        (["-o", "t.txt"], "t.txt: a trace goes into .pftrace"),
-        (["-o", "t.txt"], "its picture into .svg, .png"),
+        (["-o", "t.txt"], "t.txt: a trace must have one of the extensions .pftrace"),
+        (["-o", "t.txt"], "or .svg, .png, .pdf"),
         (["-o", "nowhere/t.json"], "there is no directory nowhere"),
         (["--fault", "link=0-1"], "can never cross link 0 (npu 0 -> npu 1)"),
     ],

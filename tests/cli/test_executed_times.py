@@ -39,7 +39,7 @@ def test_a_program_has_no_order_on_shared_links_but_that_in_which_messages_come(
     program = tacos.lower(tacos.synthesize(BOXES, collective, engine="greedy"))
     found = execution(program, BOXES)
     assert found
-    assert found.order_ps == found.dependencies_ps
+    assert found.order_ps == found.first_come_ps
     assert found.order_ps < tacos.simulate(program, BOXES, timing="order", record=False).time_ps
 
 
@@ -49,7 +49,7 @@ def test_networks_without_switches_execute_as_scheduled():
         collective = tacos.collective.named(kind, topology, "16MB", chunks=2)
         schedule = tacos.synthesize(topology, collective, engine="greedy")
         program = tacos.lower(schedule)
-        for rule in ("dependencies", "shared"):
+        for rule in ("first-come", "shared"):
             assert tacos.simulate(program, topology, timing=rule).time_ps <= schedule.time_ps
         assert execution(schedule) == Execution(*3 * [schedule.time_ps])
 
@@ -63,7 +63,7 @@ def test_lowering_takes_the_window_that_runs_fastest(kind):
             tacos.simulate(
                 tacos.lower(schedule, window=window), BOXES, timing=rule, record=False
             ).time_ps
-            for rule in ("dependencies", "shared")
+            for rule in ("first-come", "shared")
         )
         for window in (0, 1)
     }
@@ -127,7 +127,11 @@ def test_a_program_is_run_on_a_topology():
         execution(tacos.lower(schedule))
     with pytest.raises(ValueError, match="a schedule has its own topology"):
         execution(schedule, topology)
-    names = {"executed_s", *(f"executed_{rule}_s" for rule in RULES)}
+    names = {
+        "executed_s",
+        "executed_dependencies_s",
+        *(f"executed_{rule.replace('-', '_')}_s" for rule in RULES),
+    }
     found = execution(schedule)
     assert found is not None
     assert set(found.rows()) == names
@@ -151,7 +155,7 @@ def test_an_exported_file_executes_as_scheduled(tmp_path, spec, kind):
     tacos.save(schedule, tmp_path / "it.xml")
     program = tacos.load(tmp_path / "it.xml")
     assert tacos.verify(program).ok
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         time = tacos.simulate(program, topology, size="64MB", timing=rule, record=False).time_ps
         assert time <= 1.02 * schedule.time_ps
 

@@ -131,7 +131,7 @@ def test_view(step, capsys):
         (["sim", "step", "--memory", "m.json"], "--memory is m.json, but it needs --system"),
         (["sim", "step", "--num-queues-per-dim", "0"], "--num-queues-per-dim must be positive"),
         (["sim", "step", "--system", "no.json"], "no.json: No such file or directory"),
-        (["sim", "step", "--topology", "ring:8"], "the workload has 4 ranks, the topology 8 NPUs"),
+        (["sim", "step", "--topology", "ring:8"], "the workload has 4 ranks, but the topology has 8 NPUs"),
         (["sim", "step", "--groups", "no.json"], "no.json: No such file or directory"),
         (["sim", "step", "--dims", "4"], "dims is for text files"),
         (["info", "step", "--dims", "4,4"], "--dims must be numbers of NPUs such as 16 or 4x2x8"),

@@ -204,9 +204,9 @@ def test_reads_libra_s_own_file():
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["DATA", "1"], "there are 0 layers, line 2 says 1"),
+        (["DATA", "1"], "there are 0 layers, but line 2 says 1"),
         (["DATA", "x"], "line 2: the number of layers is 'x'; it must be a whole number"),
-        (["DATA", "1", "a -1 1 NONE"], "line 3: there are 4 columns, a layer has 12"),
+        (["DATA", "1", "a -1 1 NONE"], "line 3: there are 4 columns; a layer has 12"),
         (["DATA", "1", layer("a", (1, "SUM", 0))], "line 3, column 3: the collective is 'SUM'; it must"),
         (["DATA", "1", layer("a", (-1, "NONE", 0))], "line 3, column 3: the time is '-1'"),
         (["DATA", "1", layer("a", ig=(1, "NONE", "?"))], "line 3, column 6: the size is '?'"),
@@ -234,23 +234,23 @@ def test_refuses_arguments(tmp_path):
     with pytest.raises(ValueError, match='the format astra-layers has no option "groups"'):
         load(file, dims=[4], groups="g.json")
     tacos.save(tacos.topology.ring(4), tmp_path / "ring.yaml")
-    with pytest.raises(FormatError, match=r"ring.yaml holds no workload: its format is yaml"):
+    with pytest.raises(FormatError, match=r"ring.yaml is not a workload; its format is yaml"):
         load(tmp_path / "ring.yaml")
     with pytest.raises(ValueError, match="dims is for text files"):
         load(tmp_path / "missing", dims=[4])
     put(tmp_path, "Forward: [2, 3]", "InputGrad: [2]", "WeightGrad: [2]", name="communicator.yml")
     other = put(tmp_path, layer("a"), name="l.txt")
     with pytest.raises(
-        FormatError, match=r"communicator.yml: InputGrad has 1 dimensions, Forward has 2"
+        FormatError, match=r"communicator.yml: InputGrad has 1 dimensions, but Forward has 2"
     ):
         load(other)
     put(tmp_path, "Forward: [2]", "InputGrad: [3]", "WeightGrad: [2]", name="communicator.yml")
-    with pytest.raises(FormatError, match=r"InputGrad\[0\] is 3, another communicator says 2"):
+    with pytest.raises(FormatError, match=r"InputGrad\[0\] is 3, but another communicator has 2"):
         load(other)
     put(tmp_path, "Forward: [-1]", "InputGrad: [-1]", "WeightGrad: [-1]", name="communicator.yml")
     with pytest.raises(FormatError, match="no communicator says how many NPUs dimension 0 has"):
         load(other)
     with pytest.raises(
-        FormatError, match=r"the communicators are for \[0\] NPUs, the network has \[2, 2\]"
+        FormatError, match=r"the communicators are for \[0\] NPUs, but the network has \[2, 2\]"
     ):
         load(other, dims=[2, 2])

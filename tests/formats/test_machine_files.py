@@ -177,7 +177,7 @@ def test_links_of_a_gpu_to_its_cpu(load_text):
     {
         "": "the file is empty",
         "<system>": "line 1: not XML: no element found",
-        "<graphs/>": "the content fits none of the formats nccl, msccl, forestcoll, graphml",
+        "<graphs/>": "the content does not match any of the formats nccl, msccl, forestcoll, graphml",
         '<system version="1"/>': "line 1: <system> has no <cpu>",
         system(""): "there are no GPUs",
         system("<pci/>"): "line 1: <pci> has no busid",
@@ -264,7 +264,7 @@ def test_few_nvlinks_are_direct(load_text):
     {
         "GPU": "there is no row of names that starts with GPU0",
         "GPU0 GPU0": "line 1: a device is named twice",
-        matrix("GPU0 X NV4"): "GPU1 has no row, the text is cut short",
+        matrix("GPU0 X NV4"): "GPU1 has no row: the text is cut short",
         matrix("GPU0 X"): "line 2: GPU0 has 1 cells, not 2",
         matrix("GPU0 X NV4", "GPU0 X NV4"): "line 3: GPU0 has a second row",
         matrix(
@@ -282,7 +282,7 @@ def test_wrong_matrices_get_one_sentence(tmp_path, text, says):
 
 
 def test_nvidia_smi_does_not_say_how_fast_nics_are():
-    with pytest.raises(FormatError, match="nic_bandwidth is missing, the text does not say"):
+    with pytest.raises(FormatError, match="nic_bandwidth is missing; the text does not contain"):
         tacos.load(FILES / "nvidia_smi.txt", boxes=2)
 
 

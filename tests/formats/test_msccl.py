@@ -150,25 +150,25 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("<algo", "<algorithm"), "line 1: the element algorithm as the root; it must be algo"),
+        (("<algo", "<algorithm"), "line 1: unexpected element algorithm as the root; it must be algo"),
         (("</algo>", ""), "line 21: not XML: no element found"),
         (("<algo", '<!DOCTYPE a [<!ENTITY b "c">]>\n<algo'),
          "line 1: a document type declaration is not supported"),
-        (('ngpus="2"', 'ngpus="3"'), "there are 2 gpu elements, but ngpus is 3"),
+        (('ngpus="2"', 'ngpus="3"'), "there are 2 gpu elements; ngpus is 3"),
         (('ngpus="2"', ""), 'line 1: the algo has no field "ngpus"'),
         (('proto="LL"', 'proto="LL64"'),
          'line 1: the algo\'s field proto is "LL64"; it must be one of Simple, LL, LL128'),
         (('coll="allreduce"', 'coll="sum"'), 'line 1: the algo\'s field coll is "sum"; it must be one of '),
         (('coll="allreduce"', 'coll="custom"'),
-         "line 1: the collective custom does not say who must end with what"),
+         "line 1: the algo's field coll is custom, which does not define a result; use one of"),
         (('nchunksperloop="2"', 'nchunksperloop="x"'),
-         'line 1: the algo\'s field nchunksperloop is "x", not a number'),
+         'line 1: the algo\'s field nchunksperloop is "x"; it must be a number'),
         (('nchunksperloop="2"', 'nchunksperloop="99999"'),
          "line 1: the algo's field nchunksperloop is 99999; it must be 1 to 32768"),
-        (('maxBytes="1024"', 'maxBytes="1KB"'), 'line 1: the algo\'s field maxBytes is "1KB", not a number'),
+        (('maxBytes="1024"', 'maxBytes="1KB"'), 'line 1: the algo\'s field maxBytes is "1KB"; it must be a number'),
         (('inplace="1"', 'inplace="2"'), "line 1: the algo's field inplace is 2; it must be 0 to 1"),
         (('i_chunks="2"', 'i_chunks="3"'), "line 3: the gpu's field i_chunks is 3; it must be 0 or 2"),
-        (('<gpu id="1"', '<gpu id="2"'), "line 13: the gpu's field id is 2, expected is 1"),
+        (('<gpu id="1"', '<gpu id="2"'), "line 13: the gpu's field id is 2; it must be 1"),
         (('send="1"', 'send="0"'), "line 4: the tb's field send is 0, its own gpu"),
         (('send="1"', 'send="2"'), "line 4: the tb's field send is 2; it must be -1 to 1"),
         (('send="1"', 'send="-1"'),
@@ -176,20 +176,20 @@ def test_broken_variants_are_explained(exchange, change, rule, message):
         (('chan="0"', 'chan="1"'), "line 4: the tb's field chan is 1; it must be 0 to 0"),
         (('<tb id="1" send="-1"', '<tb id="1" send="1"'),
          "line 9: gpu 0: the tbs 0 and 1 both have send 1 on channel 0; only one may"),
-        (('<step s="1"', '<step s="2"'), "line 6: the step's field s is 2, expected is 1"),
+        (('<step s="1"', '<step s="2"'), "line 6: the step's field s is 2; it must be 1"),
         (('type="rrcs"', 'type="ra"'), 'line 6: the step\'s field type is "ra"; it must be one of nop, cpy'),
         (('srcbuf="i"', 'srcbuf="x"'), 'line 5: the step\'s field srcbuf is "x"; it must be one of i, o, s'),
         (('srcbuf="i" srcoff="0"', 'srcbuf="o" srcoff="0"'),
-         "line 5: gpu 0, tb 0, step 0: the field srcoff is 0, with cnt 1 that is outside of"),
-        (('cnt="1"', 'cnt="0"'), "line 5: gpu 0, tb 0, step 0: the field cnt is 0, it must be positive"),
+         "line 5: gpu 0, tb 0, step 0: the field srcoff is 0; with cnt 1, that is outside of"),
+        (('cnt="1"', 'cnt="0"'), "line 5: gpu 0, tb 0, step 0: the field cnt is 0; it must be positive"),
         (('cnt="1" ', ""), 'line 5: the step has no field "cnt"'),
         (('depid="0"', 'depid="2"'),
-         "line 10: gpu 0, tb 1, step 0: the field depid is 2, which is not a tb of the gpu"),
+         "line 10: gpu 0, tb 1, step 0: the field depid is 2; it must be a tb of the gpu"),
         (('deps="1"', 'deps="3"'),
-         "line 10: gpu 0, tb 1, step 0: the field deps is 3, which is not a step of tb 0"),
+         "line 10: gpu 0, tb 1, step 0: the field deps is 3; it must be a step of tb 0"),
         (('hasdep="1"', 'hasdep="0"'),
-         "line 6: gpu 0, tb 0, step 1: the field hasdep is 0, but another step waits for this one"),
-        (("<step", "<copy"), "line 5: the element copy inside tb; it must be step"),
+         "line 6: gpu 0, tb 0, step 1: the field hasdep is 0; it must be 1, since another step waits for this one"),
+        (("<step", "<copy"), "line 5: unexpected element copy inside tb; it must be step"),
     ],
 )  # fmt: skip
 def test_wrong_files_say_where(exchange, change, message):
@@ -211,7 +211,7 @@ def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
     if (
         "recdoub" in path.stem
     ):  # its blocks of several parts are in pieces then, sent before any arrives
-        with pytest.raises(FormatError, match="would wait for ever, since a connection"):
+        with pytest.raises(FormatError, match="would wait forever, since a connection"):
             saved(program, tmp_path, instances=2)
         return
     copies = saved(program, tmp_path, instances=2)
@@ -255,7 +255,8 @@ def test_entity_bombs_do_nothing(tmp_path):
     with pytest.raises(FormatError, match="line 1: a document type declaration"):
         tacos.load(path, format="msccl")
     with pytest.raises(
-        FormatError, match="the content fits none of the formats nccl, msccl, forestcoll, graphml"
+        FormatError,
+        match="the content does not match any of the formats nccl, msccl, forestcoll, graphml",
     ):
         tacos.load(path)
 
@@ -283,7 +284,7 @@ def test_programs_survive_the_file(network, data, tmp_path_factory):
     try:
         found = saved(program, folder, **options)
     except FormatError as error:  # slow links may need many messages under way
-        assume("would wait for ever" not in str(error))
+        assume("would wait forever" not in str(error))
         raise
     assert found.collective.kind == kind
     assert found.in_place == program.in_place
@@ -419,7 +420,7 @@ def test_messages_that_fill_the_buffers_are_found():
     assert tacos.verify(program).ok
     assert stuck(program, 3) == -1
     assert stuck(program, 2) == 3
-    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait for ever"):
+    with pytest.raises(FormatError, match=r"gpu 0, tb 0, step 3 would wait forever"):
         tacos.save(program, "never.xml")
     assert not Path("never.xml").exists()
 
@@ -448,10 +449,10 @@ def test_wrong_options(options, message, tmp_path):
     ("make", "message"),
     [
         (lambda: co.all_gather(4, "4MB", group=[0, 1, 2], chunks=1),
-         "the program is for a process group, MSCCL files are for all ranks in order"),
+         "the program is for a process group, but MSCCL files are for all ranks in order"),
         (lambda: co.all_to_all_v(4, np.ones((4, 4), int), chunks=1),
-         "the program is for all_to_all_v, the dialect msccl has all_reduce, all_gather"),
-        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, the dialect msccl has"),
+         "the program is for all_to_all_v, but the dialect msccl has all_reduce, all_gather"),
+        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, but the dialect msccl has"),
         (lambda: co.together(co.all_gather(4, "4B", chunks=1), co.all_gather(4, "4B", chunks=1)),
          "the program is for several collectives at once"),
     ],
@@ -587,7 +588,9 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path):
         '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="32000" ngpus="1000" '
         f'coll="allgather" inplace="0">{gpus}</algo>'
     )
-    with pytest.raises(FormatError, match="add up to 64800000, with 0 steps the limit is 1048576"):
+    with pytest.raises(
+        FormatError, match="add up to 64800000, but 0 steps can use at most 1048576"
+    ):
         tacos.load(path)
 
 
@@ -646,12 +649,14 @@ def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
     path.write_text(text)
     assert tacos.verify(tacos.load(path)).ok
     assert main(["verify", str(path)]) == 1
-    said = "limit: gpu 0, tb 0, step 2 would wait for ever, since a connection of the executors holds 2"
+    said = (
+        "limit: gpu 0, tb 0, step 2 would wait forever, since a connection of the executors holds 2"
+    )
     assert said in capsys.readouterr().err
     path.write_text(text.replace("Simple", "LL"))
     assert main(["verify", str(path)]) == 0
     assert saved(tacos.load(path), tmp_path) == tacos.load(path)
-    with pytest.raises(FormatError, match="would wait for ever"):
+    with pytest.raises(FormatError, match="would wait forever"):
         saved(tacos.load(path), tmp_path, protocol="Simple")
 
 
@@ -699,7 +704,7 @@ def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path)
     tacos.save(schedule, tmp_path / "it.xml")
     program = tacos.load(tmp_path / "it.xml")
     assert tacos.verify(program).ok
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
         assert run.time_s <= 1.001 * schedule.time_s
 
@@ -727,7 +732,7 @@ def test_sends_keep_less_of_their_order_where_too_many_threads_are_awaited(tmp_p
     program = tacos.load(tmp_path / "it.xml")
     assert msccl.exceeded(program) == []
     assert tacos.verify(program).ok
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         run = tacos.simulate(program, topology, size="1MB", timing=rule, record=False)
         assert run.time_s <= 1.15 * schedule.time_s
 

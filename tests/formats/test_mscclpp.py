@@ -178,8 +178,12 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
     [
         ({"channel": "pcie"}, 'channel must be memory or port; got "pcie"'),
         ({"threadblocks": 0}, "threadblocks must be a positive number; got 0"),
+        ({"box": 3}, "box must divide the 2 GPUs; got 3"),
         ({"pipeline": "100B"}, "pipeline is 100 B; it must be a multiple of 16"),
-        ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000, max_bytes is 1000000"),
+        (
+            {"min_bytes": "2MB", "max_bytes": "1MB"},
+            "min_bytes is 2000000; it must be below max_bytes, which is 1000000",
+        ),
         (
             {"colour": "red"},
             'the format mscclpp has no option "colour"; its options are channel, box',
@@ -201,7 +205,7 @@ def test_what_a_plan_cannot_say(tmp_path):
         tacos.save(schedule("ring:3", "broadcast"), tmp_path / "plan.json")
     topology = tp.ring(4)
     some = tacos.synthesize(topology, co.all_gather(topology, "1MB", group=[0, 2], chunks=1))
-    with pytest.raises(ValueError, match="a group of its own"):
+    with pytest.raises(ValueError, match="its own group"):
         tacos.save(some, tmp_path / "plan.json")
 
 
@@ -290,7 +294,7 @@ def test_groups_of_threadblocks_share_an_operation(tmp_path):
     plan = two_gpus(blocks)
     plan["gpus"][1]["threadblocks"][1]["ops"].pop()
     with pytest.raises(
-        FormatError, match="num_threadblocks is 2, but 1 threadblocks come to barrier 0"
+        FormatError, match="num_threadblocks is 2, but 1 threadblocks enter barrier 0"
     ):
         tacos.load(saved(plan, tmp_path))
 
@@ -332,18 +336,18 @@ def broken(change):
     [
         (lambda g, b: b["ops"][2].update(name="rss"), 'gpu 1, threadblock 0, op 2: the field name is "rss"'),
         (lambda g, b: b["ops"][2].pop("src_buff"), "gpu 1, threadblock 0, op 2: the fields src_buff and"),
-        (lambda g, b: b["ops"][2].update(src_buff=3), "gpu 1, threadblock 0, op 2: the field src_buff is 3, it must be a list"),
-        (lambda g, b: b["ops"][0].update(channel_ids=[1]), "op 0: the field channel_ids has 1, the threadblock has 1"),
-        (lambda g, b: b["ops"].extend([SIGNAL] * 64), "gpu 1, threadblock 0: 69 operations, the executor takes at most 64"),
-        (lambda g, b: b.update(id=1), "gpu 1, threadblock 0: the field id is 1, expected is 0"),
-        (lambda g, b: g.update(id=0), "gpu 1: the field id is 0, expected is 1"),
+        (lambda g, b: b["ops"][2].update(src_buff=3), "gpu 1, threadblock 0, op 2: the field src_buff is 3; it must be a list"),
+        (lambda g, b: b["ops"][0].update(channel_ids=[1]), "op 0: the field channel_ids has the entry 1; the threadblock has 1 channels"),
+        (lambda g, b: b["ops"].extend([SIGNAL] * 64), "gpu 1, threadblock 0: 69 operations; the executor takes at most 64"),
+        (lambda g, b: b.update(id=1), "gpu 1, threadblock 0: the field id is 1; it must be 0, its position in threadblocks"),
+        (lambda g, b: g.update(id=0), "gpu 1: the field id is 0; it must be 1, its position in gpus"),
         (lambda g, b: g.update(input_chunks=3), "the field input_chunks is 2; it must be 0 or 3"),
         (lambda g, b: g.update(scratch_chunks=10**9), "far more than the operations can fill"),
-        (lambda g, b: g["channels"][0].update(connected_to=[1]), "gpu 1: the field connected_to has 1, it must be another"),
-        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "op 2: the field index is 9 and the size 1, the input buffer of gpu 1 has 2 chunks"),
-        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=10**18), "op 2: the field index is 1000000000000000000, it must be"),
+        (lambda g, b: g["channels"][0].update(connected_to=[1]), "gpu 1: the field connected_to has the entry 1; it must be another"),
+        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=9), "op 2: the field index is 9 and the size 1; the input buffer of gpu 1 has 2 chunks"),
+        (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=10**18), "op 2: the field index is 1000000000000000000; it must be"),
         (lambda g, b: b["ops"][2]["dst_buff"][0].update(index=int("9" * 400)), "op 2: the field index is 9999"),
-        (lambda g, b: g.pop("threadblocks"), "gpu 1: it has no field threadblocks"),
+        (lambda g, b: g.pop("threadblocks"), "gpu 1: the field threadblocks is missing"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path, change, message):
@@ -374,3 +378,28 @@ def test_a_plan_is_recognized_by_its_content(tmp_path):
     tacos.save(tp.ring(3), tmp_path / "two.json")
     assert isinstance(tacos.load(tmp_path / "two.json"), tacos.Topology)
     assert np.array_equal(tacos.load(tmp_path / "two.json").link_src, tp.ring(3).link_src)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"protocol": "LL2"}, 'the field protocol is "LL2"; it must be Simple or LL'),
+        ({"inplace": 3}, "the field inplace is 3; it must be true or false"),
+        (
+            {"num_threads_per_block": 0},
+            "the field num_threads_per_block is 0; it must be a positive",
+        ),
+        ({"name": None}, "the field name is null; it must be a string"),
+    ],
+)
+def test_a_wrong_field_of_the_head_is_named_with_its_value(tmp_path, change, message):
+    path = saved(broken(lambda gpu, block: None) | change, tmp_path)
+    with pytest.raises(FormatError, match=message):
+        tacos.load(path, format="mscclpp")
+
+
+def test_a_missing_field_of_the_head_is_named(tmp_path):
+    plan = broken(lambda gpu, block: None)
+    del plan["protocol"]
+    with pytest.raises(FormatError, match="the field protocol is missing"):
+        tacos.load(saved(plan, tmp_path), format="mscclpp")

@@ -374,7 +374,7 @@ def test_what_is_no_file_of_ours(scratch, tmp_path):
 def test_other_versions_are_refused(scratch):
     parts = taken_apart(written(ring_orbit(), scratch))
     newer = refused(scratch, sealed(*parts, version=7))
-    assert newer == "version 7, this tacos reads up to 3: upgrade it"
+    assert newer == "version is 7, but this version of tacos reads up to 3; upgrade it"
     assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 3"
 
 
@@ -401,16 +401,16 @@ def change(header, path, value):
         (["collective", 0, "kind"], "all_sorts", 'unknown collective "all_sorts"'),
         (["collective", 0, "chunks"], 0, "needs a collective with a number of chunks"),
         (["collective", 0, "size_bytes"], 0, "size is 0 B"),
-        (["collective", 0, "entries", "group"], 3, "collective.group has 4 entries, the parts"),
+        (["collective", 0, "entries", "group"], 3, "collective.group has 4 entries, but the parts"),
         (["collective", 0, "entries", "group"], 2**65, "the parts have 36893488147419103232"),
         (["collective", 0, "entries", "more"], 3, "unknown field `more`"),
-        (["schedule", "time_ps"], 1, "time_ps is 1, the transfers end at 6000000 ps"),
+        (["schedule", "time_ps"], 1, "time_ps is 1, but the transfers end at 6000000 ps"),
         (["schedule", "quantum_ps"], 0, "the time quantum is 0 ps"),
         (["schedule", "orders"], [5], "larger than the number of NPUs"),
         (["schedule", "orders"], [2, 2], "do not fit the topology"),
         (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
         (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
-        (["sections"], [], "0 sections, version 3 has 24"),
+        (["sections"], [], "there are 0 sections; version 3 has 24"),
         (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8"; it must be'),
         (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
         (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),

@@ -89,8 +89,8 @@ def test_products_come_back_from_astra_sim(tmp_path_factory, factors):
     ("network", "says"),
     [
         (tp.mesh(3, 3), 'ASTRA-sim has Ring, FullyConnected and Switch, not the kind "line"'),
-        (tp.ring(4, bidirectional=False), "in each dimension all links must be there"),
-        (tp.drop_links(tp.torus(4, 4), (0, 1)), "in each dimension all links must be there"),
+        (tp.ring(4, bidirectional=False), "in each dimension all links must exist"),
+        (tp.drop_links(tp.torus(4, 4), (0, 1)), "in each dimension all links must exist"),
         (tp.switch(4, multicast=True), "switches can neither multicast nor reduce"),
         (tp.from_links(2, [(0, 1, 1e9, 0), (1, 0, 1e9, 0)]), "products of dimensions"),
         (tp.ring(1), "the network has a single NPU"),
@@ -111,7 +111,7 @@ def test_wrong_networks_of_astra_sim(tmp_path):
             "[ring]",
         ): "topology[0] is 'ring'; it must be one of Ring, FullyConnected, Switch",
         ("npus_count", "[1]"): "npus_count[0] is 1; it must be at least 2",
-        ("npus_count", "[4, 4]"): "npus_count has 2 entries, topology has 1",
+        ("npus_count", "[4, 4]"): "npus_count has 2 entries, but topology has 1",
         ("npus_count", "[999999999]"): "the network would have",
         ("bandwidth", "[-1]"): "bandwidth[0]",
         ("latency", "[a]"): "latency[0]: expected float, got str",
@@ -133,7 +133,7 @@ def test_an_ns3_topology_numbers_npus_first(load_text):
 @pytest.mark.parametrize(
     ("text", "says"),
     {
-        "3 1 2\n1\n0 1 8Gbps 1us 0": "there are 1 links, the first line says 2",
+        "3 1 2\n1\n0 1 8Gbps 1us 0": "there are 1 links, but the first line says 2",
         "3 1 1\n1\n0 1 8Gbps 1us": "line 3: there are 4 fields, not 5",
         "3 1 1\n3\n0 1 8Gbps 1us 0": "line 2: it must name 1 different switches below 3",
         "3 1 2\n1\n0 1 8Gbps 1us 0\n0 3 8Gbps 1us 0": "line 4: dst is 3; it must be another node",
@@ -239,9 +239,9 @@ def test_wrong_files_of_taccl(tmp_path):
         assert refused(tmp_path, DGX2.replace(*change), "t.json").startswith(says)
     for sketch, says in (
         (sketch_of(2), "sketch: nnodes is 2, but there is no internode_sketch"),
-        (sketch_of(2, {"9": [0]}), "internode_conn has the sender '9', GPUs are 0 to 3"),
-        (sketch_of(2, {"0": [4]}), "internode_conn.0 has 4, GPUs are 0 to 3"),
-        (sketch_of(2, {"0": [1], "1": []}), "must give every sender equally many receivers"),
+        (sketch_of(2, {"9": [0]}), "internode_conn has the sender '9'; GPUs are 0 to 3"),
+        (sketch_of(2, {"0": [4]}), "internode_conn.0 has 4; GPUs are 0 to 3"),
+        (sketch_of(2, {"0": [1], "1": []}), "must give every sender the same number of receivers"),
         (sketch_of(1, None, [[0, 1], [1, 2]]), "switches[1] shares GPU 1 with another set"),
         (sketch_of(1, None, [[0, 1], [2]]), "not connected"),
     ):
@@ -281,7 +281,7 @@ def test_the_mesh_of_te_ccl_joins_rows_at_their_ends():
 def test_wrong_inputs_of_te_ccl(tmp_path):
     for inside, says in {
         '{"name": "DGX3"}': "name is 'DGX3'; it must be one of DGX1, DGX2, NDv2, AMD, Mesh",
-        '{"name": "DGX1", "chassis": 2}': "chassis is 2, a DGX1 stands alone",
+        '{"name": "DGX1", "chassis": 2}': "chassis is 2; it must be 1 for a DGX1",
         '{"name": "NDv2", "chassis": 0}': "chassis must be a whole number of at least 1; got 0",
         '{"name": "NDv2", "chassis": 99999999}': "the network would have",
         '{"name": "Mesh", "alpha": [1]}': "TopologyParams.alpha: expected array of length 2, got 1",
@@ -383,7 +383,9 @@ KEY = '<key id="{0}" for="{1}" attr.name="{0}" attr.type="string"/>'
         graphml("<node/>"): "line 1: <node> has no id",
         graphml('<node id="a"/><node id="a"/>'): "line 1: two nodes have the id 'a'",
         graphml(PAIR + '<edge source="a"/>'): "line 1: <edge> has no target",
-        graphml(PAIR + '<edge source="a" target="c"/>'): "an edge names 'c', there is no such node",
+        graphml(
+            PAIR + '<edge source="a" target="c"/>'
+        ): "an edge names 'c', but there is no such node",
         graphml(PAIR + '<edge source="a" target="a"/>'): "line 1: an edge joins 'a' to itself",
         graphml(PAIR + '<edge source="a" target="b"/>'): "line 1: <edge> has no bandwidth, and no",
         graphml(PAIR + "<graph/>"): "line 1: a second or nested <graph>",
@@ -466,7 +468,7 @@ def test_a_large_edge_list_is_read_as_columns(tmp_path):
         "src,dst,latency,bandwidth": "there are no links",
         "src,latency,bandwidth\n0,1,2": "line 1: the header has no column dst",
         "src,dst,src\n0,1,2": "line 1: there are two columns for src",
-        "0,1,2": "line 1: there are 3 columns and no header, without one they are src,dst,latency",
+        "0,1,2": "line 1: there are 3 columns and no header; without one they must be src,dst,latency",
         "0,1,1us,1GB/s\n1,0,1us": "line 2: there are 3 fields, not 4",
         "0,1,1us,1GB/s\n\n1,0,1us,fast": "line 3: bandwidth 'fast' is not understood",
         "0,1,1us,1GB/s\n1,0,-1,1": "line 2: latency -1.0 must not be negative",

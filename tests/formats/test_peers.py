@@ -140,10 +140,10 @@ def test_trees_of_forestcoll(tmp_path):
          "flow 0: the volume is 0.5, but a chunk moves whole"),
         ({"1-Epoch_Duration": 1}, "a.json", 'there is no field "Flows"'),
         (TREES.replace("nchunkspernode=\"2\"", ""), "a.xml", 'line 1: the Algo has no field "nchunkspernode"'),
-        (TREES.replace('nchunks="2"', 'nchunks="1"'), "a.xml", "have 1 chunks, nchunkspernode is 2"),
-        (TREES.replace("send ", "sent "), "a.xml", "line 3: the element sent, expected is send"),
+        (TREES.replace('nchunks="2"', 'nchunks="1"'), "a.xml", "have 1 chunks, but nchunkspernode is 2"),
+        (TREES.replace("send ", "sent "), "a.xml", "line 3: unexpected element sent; it must be send"),
         (TREES[:200], "a.xml", "not XML: "),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "fits none of the formats"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><Algo/>', "a.xml", "does not match any of the formats"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path, content, name, message):
@@ -153,7 +153,7 @@ def test_damage_is_named(tmp_path, content, name, message):
 
 
 def test_a_topology_of_another_size(tmp_path):
-    with pytest.raises(FormatError, match="the result is for 2 NPUs, the topology has 3"):
+    with pytest.raises(FormatError, match="the result is for 2 NPUs, but the topology has 3"):
         loaded(GATHER, tmp_path, topology=tp.ring(3))
 
 

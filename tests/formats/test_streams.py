@@ -69,7 +69,11 @@ def test_streams_need_not_start_at_their_beginning_or_seek(schedule):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (b"npus: 4", {}, "data: the content does not tell its format; give the argument format"),
+        (
+            b"npus: 4",
+            {},
+            "data: cannot recognize the format of the content; give the argument format",
+        ),
         (b"npus: 4", {"format": "yaml"}, "data.yaml: the field tacos is missing"),
         (b"hello", {"format": "tacos"}, "data.tacos: not a .tacos file"),
         (b"", {"format": "msccl"}, "data.xml: the file is empty"),
@@ -77,7 +81,7 @@ def test_streams_need_not_start_at_their_beginning_or_seek(schedule):
         (
             b"x",
             {"format": "chakra"},
-            "the format chakra has several files and a file object holds one: pass the prefix of their names as a path",
+            "the format chakra needs several files, but a file object is one: pass the prefix of their names as a path",
         ),
     ],
 )
@@ -89,7 +93,7 @@ def test_messages_name_the_stream(data, options, message):
 def test_refuses_what_cannot_be_written(schedule):
     with pytest.raises(FormatError, match="a file object without a name needs the argument format"):
         tacos.save(schedule, io.BytesIO())
-    with pytest.raises(FormatError, match="the format chakra has several files"):
+    with pytest.raises(FormatError, match="the format chakra needs several files"):
         tacos.save(schedule, io.BytesIO(), format="chakra")
     with pytest.raises(FormatError, match="a Trace is written to a path"):
         tacos.save(tacos.simulate(schedule), io.BytesIO())

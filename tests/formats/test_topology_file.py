@@ -131,7 +131,7 @@ def test_a_base_may_be_a_file_beside_this_one(tmp_path):
         ("base: wrong.yaml", "wrong.yaml: the topology has no NPUs"),
         (
             "base: good.yaml\nlink_model: blocking",
-            "link_model does not go with a base that is a file",
+            "link_model cannot be combined with a base that is a file",
         ),
     ],
 )
@@ -195,14 +195,14 @@ WRONG = {
     "# nothing": "the file is empty",
     "- 1": "the file must be a mapping of fields, such as tacos: 1",
     "npus: 2": "the field tacos is missing; it must be tacos: 1",
-    "tacos: 2\nfuture: true": "tacos is 2, this program understands format version 1",
+    "tacos: 2\nfuture: true": "tacos is 2; this version of tacos reads format version 1",
     "tacos: one": 'tacos is "one": expected int, got str',
-    "tacos: 1": "the topology has no NPUs, it needs npus, boxes or a base",
+    "tacos: 1": "the topology has no NPUs; it needs npus, boxes or a base",
     "tacos: 1\nnpus: 2\nnpus: 3": 'line 3: the key "npus" appears twice',
     "tacos: 1\nnpus: [a\n": "line 3: not YAML: did not find expected ',' or ']'",
     "tacos: 1\nx: &a [1]\ny: *a": "line 3: aliases (*a) are not supported",
     "tacos: 1\nx: !!python/none 1": "line 2: tags (tag:yaml.org,2002:python/none) are not supported",
-    "tacos: 1\n---\ntacos: 1": "line 2: a second document, there must be one",
+    "tacos: 1\n---\ntacos: 1": "line 2: a second document; there must be one",
     "tacos: 1\n? [a]\n: 1": "line 2: a key must be a word",
     "tacos: 1\n3: 1": "line 2: the key 3 must be a word",
     "[" * 99: "line 1: nested too deeply",
@@ -213,7 +213,7 @@ WRONG = {
     "tacos: 1\nnpus: [a, b, a]": 'two nodes are named "a"',
     "tacos: 1\nnpus: 2": "the topology is not connected: npu 0 cannot reach npu 1",
     "tacos: 1\nnpus: 2\nlink_model: fast": 'link_model is "fast"; it must be "pipelined" or "blocking"',
-    "tacos: 1\nbase: ring:4\nnpus: 3": "npus does not go with base, a file has one or the other",
+    "tacos: 1\nbase: ring:4\nnpus: 3": "npus cannot be combined with base",
     "tacos: 1\nnpus: 3\nedits: [{drop_npus: [1]}]": "edits needs a base to edit",
     "tacos: 1\nbase: ring:4\nedits: [{both: true}]": "edits[0] has 0 changes; it must have one of "
     "drop_links, drop_npus, subset, degrade, scale",
@@ -229,10 +229,10 @@ WRONG = {
 }
 
 LINKS = {
-    "{src: 0, dst: 9, bandwidth: 1B/s, latency: 0}": "links[0].dst is 9, the nodes are 0 to 2",
+    "{src: 0, dst: 9, bandwidth: 1B/s, latency: 0}": "links[0].dst is 9; the nodes are 0 to 2",
     "{src: npu, dst: 1, bandwidth: 1B/s, latency: 0}": 'links[0].src is "npu", but there is no such node; '
     "did you mean npu1 or npu0?",
-    '{src: "1..7", dst: 1, bandwidth: 1B/s, latency: 0}': 'links[0].src is "1..7", the nodes are 0 to 2',
+    '{src: "1..7", dst: 1, bandwidth: 1B/s, latency: 0}': 'links[0].src is "1..7"; the nodes are 0 to 2',
     '{src: "gpu*", dst: 1, bandwidth: 1B/s, latency: 0}': 'links[0].src is "gpu*", but there is no such node',
     "{src: 1, dst: 1, bandwidth: 1B/s, latency: 0}": "links[0] joins npu1 to itself",
     "{src: 0, bandwidth: 1B/s, latency: 0}": "links[0] has no dst",
@@ -471,9 +471,12 @@ def test_machines_are_what_their_names_stand_for(read_text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("boxes: []", "boxes is an empty list, it needs at least one kind of boxes"),
-        ("boxes: {count: 2}", "boxes.npus is missing, a box needs at least one NPU"),
-        ("boxes: [{count: 2, npus: 2, machine: dgx-1}]", "boxes[0].npus does not go with machine"),
+        ("boxes: []", "boxes is an empty list; it needs at least one kind of boxes"),
+        ("boxes: {count: 2}", "boxes.npus is missing; a box needs at least one NPU"),
+        (
+            "boxes: [{count: 2, npus: 2, machine: dgx-1}]",
+            "boxes[0].npus cannot be combined with machine",
+        ),
         ("boxes: [{count: 2, machine: dgx-9}]", 'boxes[0].machine: topology "dgx-9": there is no'),
         ("npus: 2\nracks: {boxes: 2}", "racks needs boxes to put into racks"),
         (

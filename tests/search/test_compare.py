@@ -284,7 +284,7 @@ def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
         ([], {}, "empty list"),
         (gathers("4KB"), {"engines": ["rink"]}, 'unknown engine "rink"'),
         (gathers("4KB"), {"time_limit": 0}, "time_limit must be positive; got 0"),
-        ([tacos.collective.all_gather(5, "1KB")], {}, "for 5 NPUs, the topology has 4"),
+        ([tacos.collective.all_gather(5, "1KB")], {}, "for 5 NPUs, but the topology has 4"),
         (
             [*gathers("4KB"), tacos.collective.all_reduce(RING, "4KB")],
             {},

@@ -139,7 +139,7 @@ def test_the_provenance_has_engine_and_seed():
 def test_wrong_calls():
     topology = tacos.topology.ring(4)
     collective = tacos.collective.all_gather(5, "1MB", chunks=1)
-    with pytest.raises(ValueError, match="for 5 NPUs, the topology has 4"):
+    with pytest.raises(ValueError, match="for 5 NPUs, but the topology has 4"):
         tacos.synthesize(topology, collective)
     mine = tacos.collective.all_gather(topology, "1MB", chunks=1)
     with pytest.raises(ValueError, match='unknown engine "rink"'):
@@ -243,7 +243,7 @@ def test_a_time_limit_returns_the_best_so_far_or_says_that_there_is_none():
     many = tacos.synthesize(small, few, engine="greedy", effort=10**9, time_limit=0.5)
     assert many.provenance["cut_short"]
     assert tacos.verify(many).ok
-    with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, too short"):
+    with pytest.raises(tacos.TacosError, match="time_limit is 1e-09 s, which is too short"):
         tacos.synthesize(topology, collective, engine="greedy", time_limit=1e-9)
 
 

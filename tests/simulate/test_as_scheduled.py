@@ -28,7 +28,7 @@ def assert_as_in_a_run(schedule):
     found = seen(schedule)
     if found is None:
         return
-    for timing in ("dependencies", "order", "schedule"):
+    for timing in ("first-come", "order", "schedule"):
         run = tacos.simulate(schedule, timing=timing)
         assert found["npu_finish_ps"].tolist() == run.npu_finish_ps.tolist()
         assert found["link_busy_ps"].tolist() == run.link_busy_ps.tolist()

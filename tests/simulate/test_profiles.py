@@ -210,5 +210,5 @@ def test_own_traces_may_be_run_with_another_size(tmp_path, capsys):
 
 def test_a_size_is_for_programs(tmp_path):
     prefix = shipped_ring(tmp_path)
-    with pytest.raises(ValueError, match="size is 1MB, but only a program takes one"):
+    with pytest.raises(ValueError, match="size is 1MB, but only a program takes a size"):
         tacos.simulate(prefix, tp.ring(8), size="1MB", profile="astra-sim-aware")

@@ -113,8 +113,8 @@ def relay_and_own():
         ("schedule", "0us", [0, 2, 3]),
         ("order", "0us", [0, 2, 3]),
         ("order", "5us", [5, 7, 8]),  # what waits for data holds up what is behind it
-        ("dependencies", "0us", [0, 2, 0]),  # chunk 1 is ready at once
-        ("dependencies", "5us", [5, 7, 0]),
+        ("first-come", "0us", [0, 2, 0]),  # chunk 1 is ready at once
+        ("first-come", "5us", [5, 7, 0]),
     ],
 )
 def test_how_start_times_count(timing, late, begins):
@@ -123,6 +123,16 @@ def test_how_start_times_count(timing, late, begins):
     trace = simulate(schedule, timing=timing, stragglers=[Straggler(npu=0, late=late)])
     rows = sorted(zip(trace.transfer.tolist(), (trace.begin_ps // US).tolist(), strict=True))
     assert [begin for _, begin in rows] == begins
+
+
+def test_the_former_name_of_a_rule_still_works():
+    late = [Straggler(npu=0, late="5us")]
+    old, new = (
+        simulate(relay_and_own(), timing=rule, stragglers=late)
+        for rule in ("dependencies", "first-come")
+    )
+    assert old.provenance == new.provenance
+    assert (old.begin_ps == new.begin_ps).all()
 
 
 def test_a_sum_that_comes_early_waits_beside_its_place():
@@ -267,7 +277,7 @@ def test_other_forwarding_makes_sense_only_without_the_schedule_s_starts():
     schedule = messages(tp.switch(2, **SPEED), [(0, 1)])
     stored = tp.switch(2, forwarding="store_and_forward", **SPEED)
     assert simulate(schedule, stored).time_ps == 4 * US
-    with pytest.raises(ValueError, match='only timing "dependencies" makes sense'):
+    with pytest.raises(ValueError, match='timing must be "first-come"'):
         simulate(schedule, stored, timing="order")
 
 
@@ -291,14 +301,14 @@ def test_transfers_whose_legs_wait_for_each_other_have_a_critical_path():
 # --- against the slow event loop ----------------------------------------------------------------
 
 
-@given(orders(), st.sampled_from(["dependencies", "order", "schedule"]), st.booleans())
+@given(orders(), st.sampled_from(["first-come", "order", "schedule"]), st.booleans())
 def test_every_timing_is_what_the_slow_loop_says(order, timing, congestion):
     schedule = order.retimed()
     trace = simulate(schedule, timing=timing, congestion=congestion)
     agrees(trace, schedule, *simulator.run(schedule, timing=timing, congestion=congestion))
 
 
-@given(orders(), st.sampled_from(["dependencies", "order", "schedule"]), st.booleans())
+@given(orders(), st.sampled_from(["first-come", "order", "schedule"]), st.booleans())
 def test_a_run_that_is_not_recorded_has_the_same_figures(order, timing, congestion):
     schedule = order.retimed()
     whole = simulate(schedule, timing=timing, congestion=congestion)
@@ -329,7 +339,7 @@ def troubles(draw, schedule):
     return faults, windows, late
 
 
-@given(st.data(), orders(), st.sampled_from(["dependencies", "order"]))
+@given(st.data(), orders(), st.sampled_from(["first-come", "order"]))
 def test_faults_are_what_the_slow_loop_says(data, order, timing):
     schedule = order.retimed()
     if not schedule.topology.links:
@@ -453,12 +463,15 @@ def test_own_starts_that_are_impossible_are_named():
     [
         (
             {"timing": "now"},
-            'timing is "now"; it must be one of dependencies, order, schedule, shared',
+            'timing is "now"; it must be one of first-come, order, schedule, shared',
         ),
         ({"jitter": "fast"}, "jitter 'fast' is not understood"),
         ({"seed": -1}, "seed must be 0 to 2\\^64 - 1; got -1"),
         ({"profile": "ns-3"}, "profile must be one of .*; got 'ns-3'"),
-        ({"profile": "astra-sim-aware", "record": False}, "takes no timing, congestion, record"),
+        (
+            {"profile": "astra-sim-aware", "record": False},
+            "does not take timing, congestion, record",
+        ),
         (
             {"faults": [Fault(link=99)]},
             "link is 99, but there is no such link; the links are 0 to 3",
@@ -526,7 +539,7 @@ def test_an_imitated_run_says_by_whom_it_was_made():
     own, imitated = (
         tacos.simulate(schedule, profile=p).summary() for p in (None, "astra-sim-aware")
     )
-    assert (own["simulator"], own["timing"], own["congestion"]) == ("tacos", "dependencies", True)
+    assert (own["simulator"], own["timing"], own["congestion"]) == ("tacos", "first-come", True)
     assert imitated["simulator"] == "astra-sim-aware"
     assert not {"timing", "congestion"} & imitated.keys()
 

@@ -25,7 +25,7 @@ from tests.support import sharing
 from tests.support.programs import INPUT, NONE, OUTPUT, changed, made
 from tests.support.strategies import collectives, quick_topologies
 
-RULES = ("dependencies", "order", "shared")
+RULES = ("first-come", "order", "shared")
 
 
 def times(program, topology, **options):
@@ -168,7 +168,7 @@ def test_parallel_links_are_taken_in_turn_by_channels():
 def test_links_serve_in_a_given_order():
     """0 -> 1 and 0 -> 2 through a switch in the opposite order: NPU 1 is done at 4 us."""
     program, topology = messages(3, [(0, 1), (0, 2)]), tp.switch(3, **SPEED)
-    for rule in ("order", "dependencies"):
+    for rule in ("order", "first-come"):
         trace = simulate(program, topology, timing=rule, order=[1, 0, 0, 0])
         assert trace.npu_finish_ps.tolist() == [2 * US, 4 * US, 3 * US]
 
@@ -413,7 +413,7 @@ def test_an_order_that_waits_in_a_circle_names_a_step():
         ({"routes": [[9], None, None, None]}, "thread 0 has link 9, the links are 0 to 3"),
         ({"routes": [[1], None, None, None]}, "thread 0 leads from .* sends from NPU 0 to NPU 1"),
         ({"order": [0]}, "order has 1 entries for 4 steps"),
-        ({"jitter": "1us"}, "a program takes no faults, stragglers, jitter"),
+        ({"jitter": "1us"}, "a program does not take faults, stragglers, jitter"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(arguments, message):

@@ -151,7 +151,7 @@ def test_columns_that_do_not_fit_are_refused(changes, message):
 def test_wrong_bins_and_a_missing_cause_are_refused(trace):
     with pytest.raises(ValueError, match="bins must be 1 to 2\\^20; got 0"):
         trace.utilisation_over_time(0)
-    with pytest.raises(ValueError, match="does not say which transfer waited"):
+    with pytest.raises(ValueError, match="does not record which transfer waited"):
         Trace(pair(), **columns(cause=None)).critical_path()
 
 
@@ -233,7 +233,9 @@ def test_parquet_has_the_same_rows(real, tmp_path):
 
 
 def test_an_unknown_ending_writes_nothing(trace, tmp_path):
-    with pytest.raises(FormatError, match=r"t\.png: a trace goes into \.pftrace"):
+    with pytest.raises(
+        FormatError, match=r"t\.png: a trace must have one of the extensions \.pftrace"
+    ):
         tacos.save(trace, tmp_path / "t.png")
     with pytest.raises(FormatError, match=r"nowhere/t\.csv: No such file or directory"):
         trace.save(tmp_path / "nowhere" / "t.csv")

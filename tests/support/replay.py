@@ -139,6 +139,8 @@ greedy reduce switch-6
 greedy all_gather switch-nvls
 greedy all_reduce-group torus-two-speeds
 greedy broadcast-group dgx1
+exchange all_reduce-small dgx1
+exchange all_gather-small a100-2
 milp all_gather-one dgx1
 milp broadcast-group ring-4
 milp all_reduce-one switch-uneven
@@ -338,10 +340,10 @@ def _simulated(schedule: tacos.Schedule) -> Figures:
     }
     runs: dict[str, dict[str, Any]] = {
         "order": {"timing": "order"},
-        "dependencies": {"timing": "dependencies"},
+        "dependencies": {"timing": "first-come"},
         "shared": {"timing": "shared"},
         "faults_order": {"timing": "order", **disturbed},
-        "faults": {"timing": "dependencies", **disturbed},
+        "faults": {"timing": "first-come", **disturbed},
         "aware": {"profile": "astra-sim-aware"},
         "unaware": {"profile": "astra-sim-unaware"},
     }
@@ -354,7 +356,7 @@ def _simulated(schedule: tacos.Schedule) -> Figures:
             details += [name, trace.npu_finish_ps, trace.link_busy_ps]
     executed = execution(schedule)
     if executed is not None:
-        times = (executed.order_ps, executed.dependencies_ps, executed.shared_ps)
+        times = (executed.order_ps, executed.first_come_ps, executed.shared_ps)
         found["executed_ps"] = [int(time) for time in times]
     return {**found, "traces": digest(*details)}
 
@@ -364,7 +366,7 @@ def _lowered(schedule: tacos.Schedule) -> Figures:
     program = _or_refused(partial(tacos.lower, schedule))
     if program == REFUSED:
         return {"program": REFUSED}
-    rules: tuple[Any, ...] = ("order", "dependencies", "shared")
+    rules: tuple[Any, ...] = ("order", "first-come", "shared")
     times = [
         tacos.simulate(program, schedule.topology, timing=rule, record=False).time_ps
         for rule in rules

@@ -68,7 +68,7 @@ def transmission(work, begin, windows):
     return None
 
 
-def run(schedule, topology=None, *, timing="dependencies", congestion=True, faults=None, late=None):
+def run(schedule, topology=None, *, timing="first-come", congestion=True, faults=None, late=None):
     """Starts per transfer and leg, and when each write was in its place.
 
     `faults` maps a link to its windows (from, to, factor); `late` an NPU to its first start.

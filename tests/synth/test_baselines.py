@@ -481,7 +481,7 @@ def test_refusals_name_what_is_missing():
         ValueError, match="parameter-server needs an all-reduce of fewer NPUs: 1024"
     ):
         server(large, co.all_reduce(large, "1MB"))
-    with pytest.raises(ValueError, match="the collective is for 8 NPUs, the topology has 6"):
+    with pytest.raises(ValueError, match="the collective is for 8 NPUs, but the topology has 6"):
         BASELINES["direct"](ring, co.all_gather(8, "1MB"))
 
 

@@ -310,7 +310,7 @@ def test_an_unreachable_sum_is_named_as_it_is(kind):
 
 
 def test_a_collective_of_another_network():
-    with pytest.raises(ValueError, match="for 16 NPUs, the topology has 3"):
+    with pytest.raises(ValueError, match="for 16 NPUs, but the topology has 3"):
         greedy(tp.ring(3), co.all_gather(16, "16KB", chunks=1))
 
 

@@ -92,9 +92,9 @@ def test_a_schedule_with_matched_ports_is_executed_in_its_own_time():
     collective = tacos.collective.all_gather(whole, "64MB", chunks=4)
     schedule = tacos.synthesize(whole, collective, engine="forest", ports="matched")
     found = executed(schedule)
-    assert {found.order_ps, found.dependencies_ps, found.shared_ps} == {schedule.time_ps}
+    assert {found.order_ps, found.first_come_ps, found.shared_ps} == {schedule.time_ps}
     program = tacos.lower(schedule)
-    for rule in ("dependencies", "shared"):
+    for rule in ("first-come", "shared"):
         assert tacos.simulate(program, whole, timing=rule, record=False).time_ps == schedule.time_ps
     other = tacos.synthesize(whole, collective, engine="forest", ports="any")
     assert executed(other).time_ps() > 1.1 * other.time_ps
@@ -152,7 +152,7 @@ def test_what_cannot_be_matched_is_refused():
         tacos.synthesize(ring, collective, ports="matched")
     with pytest.raises(ValueError, match="ports must be one of auto, any, matched; got 'all'"):
         tacos.synthesize(ring, collective, ports="all")
-    with pytest.raises(ValueError, match="which a sketch does not know"):
+    with pytest.raises(ValueError, match="cannot be combined with a sketch"):
         tacos.synthesize(ring, collective, ports="matched", sketch=tacos.Sketch())
 
 

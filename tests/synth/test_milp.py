@@ -185,8 +185,8 @@ def test_the_time_limit_of_synthesize_is_the_engines():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"time_limit": 0}, "time_limit is 0; it must be positive"),
-        ({"threads": 0}, "threads is 0; it must be a positive number"),
+        ({"time_limit": 0}, "time_limit must be positive; got 0"),
+        ({"threads": 0}, "threads must be a positive number; got 0"),
         ({"epoch": "1 fortnight"}, "epoch '1 fortnight' is not understood"),
     ],
 )

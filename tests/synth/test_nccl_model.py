@@ -463,7 +463,9 @@ def test_what_nccl_cannot_do_is_refused_in_a_sentence():
         nccl(topology, custom)
     with pytest.raises(ValueError, match=r"^nccl needs a collective that NCCL has, not custom$"):
         estimate(topology, custom)
-    with pytest.raises(ValueError, match=r"^the collective is for 4 NPUs, the topology has 16$"):
+    with pytest.raises(
+        ValueError, match=r"^the collective is for 4 NPUs, but the topology has 16$"
+    ):
         estimate(topology, co.all_reduce(4, "1MB"))
 
 

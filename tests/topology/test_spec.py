@@ -99,7 +99,7 @@ def test_the_model_is_passed_to_every_factor():
         ("dgxh100", "did you mean dgx-h100?"),
         ("dgx-h10:4", "did you mean dgx-h100:4?"),
         ("ring:4*fc8", "did you mean ring:4*fc:8?"),
-        ("xyzzy", "known are ring, mesh, torus"),
+        ("xyzzy", "use one of ring, mesh, torus"),
         ("torus", '"torus" does not have the form torus:AxBx…'),
         ("torus:", '"torus:" does not have the form'),
         ("torus:4x", '"torus:4x" does not have the form'),

@@ -217,9 +217,9 @@ def test_the_model_is_passed_on():
             '^forwarding is "wormhole"; it must be "cut_through" or "store_and_forward"$',
         ),
         (lambda: tp.ring(4, reduce_bandwidth=-1), "reduce_bandwidth -1 must be positive"),
-        (lambda: tp.fully_connected(10**6), "999999000000 links, at most 100000000"),
-        (lambda: tp.torus(10**5, 10**5), "links, at most"),
-        (lambda: tp.hypercube(70), "links, at most"),
+        (lambda: tp.fully_connected(10**6), "999999000000 links; at most 100000000"),
+        (lambda: tp.torus(10**5, 10**5), "links; at most"),
+        (lambda: tp.hypercube(70), "links; at most"),
         (tp.product, "at least one factor"),
         (lambda: tp.fat_tree(4), r"not \(4,\)"),
         (
@@ -230,8 +230,11 @@ def test_the_model_is_passed_on():
             lambda: tp.fat_tree(4, 4, uplinks=(1, 0)),
             "uplinks must be a whole number of at least [01]; got 0",
         ),
-        (lambda: tp.fat_tree(4, 4, oversubscription=0), "oversubscription is 0"),
-        (lambda: tp.rail(2, 2, spine=True, oversubscription=-1), "oversubscription is -1"),
+        (lambda: tp.fat_tree(4, 4, oversubscription=0), "oversubscription must be positive; got 0"),
+        (
+            lambda: tp.rail(2, 2, spine=True, oversubscription=-1),
+            "oversubscription must be positive; got -1",
+        ),
         (
             lambda: tp.dragonfly(4, 0),
             "npus_per_group must be a whole number of at least [01]; got 0",
@@ -400,7 +403,7 @@ def test_an_ultraserver_has_what_a_chip_of_trainium2_has():
     [
         (
             {"boxes": 4, "wiring": "mesh"},
-            "a mesh of 4 boxes needs 3 ports per box, a DGX Spark has 2; use a ring",
+            "a mesh of 4 boxes needs 3 ports per box, but a DGX Spark has 2; use a ring",
         ),
         ({"boxes": 4, "wiring": "star"}, "wiring must be ring, line, mesh or switch; got 'star'"),
     ],

@@ -125,6 +125,15 @@ def test_boxes_with_one_fabric_become_two_dimensions(tmp_path):
         )
 
 
+def test_a_step_that_needs_many_open_files_says_so(tmp_path):
+    """ASTRA-sim opens a file for each collective of each rank and closes none before its end."""
+    found = step(training.Parallelism(tp=8, batch=16))
+    calls = int(np.count_nonzero(found.workload.kind == COLL))
+    assert calls > 1000
+    (said,) = training.export(found, tmp_path / "step")
+    assert said.endswith(f"ulimit -n {calls + 8 + 100}")
+
+
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     mesh = tacos.topology.mesh(2, 4, bandwidth="100GB/s")
     with pytest.raises(

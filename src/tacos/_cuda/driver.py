@@ -149,17 +149,17 @@ class Gpu:
             self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def free_bytes(self) -> int:
-        """Memory that is free on the device."""
+        """Return the number of free bytes on the device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     def empty(self, nbytes: int) -> Buffer:
-        """Memory with any content."""
+        """Allocate memory without setting its content."""
         return Buffer(self, nbytes)
 
     def upload(self, values: NDArray[Any]) -> Buffer:
-        """Memory with the content of an array."""
+        """Allocate memory and copy an array into it."""
         return Buffer(self, values.nbytes).put(values)
 
     def launch(
@@ -230,7 +230,7 @@ class Gpu:
 
 @cache
 def _driver() -> ctypes.CDLL | str:
-    """The driver's library, or why it is of no use."""
+    """Return the driver's library, or why it cannot be used."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -22,7 +22,7 @@ _OLDEST = "compute_70"
 
 
 def digest(source: str) -> str:
-    """What names a version of a kernel file, without what git may change about line ends."""
+    """Return a digest of a kernel file that does not depend on line endings, which git may change."""
     return hashlib.sha256(source.replace("\r\n", "\n").encode()).hexdigest()[:16]
 
 

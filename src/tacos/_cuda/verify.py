@@ -60,7 +60,7 @@ def obstacle(schedule: Schedule) -> str:
 
 
 def shows_right(schedule: Schedule, figures: dict[str, float] | None = None) -> bool:
-    """Whether the kernels find nothing wrong.
+    """Return whether the kernels find nothing wrong.
 
     Args:
         schedule: One against which :func:`obstacle` finds nothing.
@@ -143,7 +143,7 @@ def _partners(link: NDArray[np.int32]) -> NDArray[np.uint32]:
 
 
 def _by_chunk(chunk: NDArray[np.uint32], npu: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """The one NPU of each chunk."""
+    """Return the only NPU of each chunk."""
     owner = np.empty(len(chunk), np.uint32)
     owner[chunk] = npu
     return owner

@@ -61,7 +61,7 @@ Location: TypeAlias = "str | os.PathLike[str] | Stream"
 
 
 def location(path: Location) -> Path | Stream:
-    """A path as an object that knows its suffix and parent; streams know theirs."""
+    """Return a path as a Path object; streams have their own name and suffix."""
     return path if isinstance(path, Stream) else Path(path)
 
 
@@ -163,7 +163,7 @@ def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]
 
 
 def _temporary(target: Path) -> Path:
-    """A name beside the target. Files of such names that killed processes have left there long ago are removed."""
+    """Return a temporary name beside the target, and remove old temporary files that killed processes left there."""
     folder = target.parent
     if folder not in _tidied:
         _tidied.add(folder)

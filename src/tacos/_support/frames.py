@@ -34,7 +34,7 @@ class _Stream:
 
 
 def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> Any:
-    """The columns as a stream of Arrow record batches, in the capsule of Arrow's PyCapsule interface.
+    """Return the columns as a stream of Arrow record batches, in the capsule of Arrow's PyCapsule interface.
 
     >>> "arrow_array_stream" in repr(arrow_stream({"chunk": np.arange(3)}))
     True
@@ -44,7 +44,7 @@ def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> Any:
 
 
 def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
-    """A pyarrow Table over the columns.
+    """Return a pyarrow Table over the columns.
 
     Raises:
         TacosError: There is no pyarrow.
@@ -60,7 +60,7 @@ def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas DataFrame with a row per mapping.
+    """Return a pandas DataFrame with a row per mapping.
 
     Raises:
         TacosError: pandas is not installed.
@@ -76,7 +76,7 @@ def to_pandas(
     names: Mapping[str, Sequence[str]] | None = None,
     topology: Topology | None = None,
 ) -> Any:
-    """A pandas DataFrame of the columns.
+    """Return a pandas DataFrame of the columns.
 
     Args:
         columns: The columns by name.

@@ -45,7 +45,7 @@ LOG.addHandler(_StandardError())
 
 
 def levels(text: str) -> dict[str, int]:
-    """The level of each logger that a text asks for.
+    """Return the level of each logger that a text names.
 
     Raises:
         ValueError: It names a topic that there is not.

@@ -11,7 +11,13 @@ import sys
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from cyclopts import CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
+from cyclopts import (
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
 
 from tacos._support.files import watched
 from tacos.cli import (  # noqa: F401, their verbs register at import
@@ -27,7 +33,7 @@ from tacos.cli import (  # noqa: F401, their verbs register at import
     viewing,
 )
 from tacos.cli.app import app, fail
-from tacos.errors import TacosError, VerificationError
+from tacos.errors import TacosError, VerificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_GROUPS = {  # in the order of the help; a verb that is not named here stands under "Other"
+_GROUPS = {  # in the order of the help; other verbs are listed under "Other"
     "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
     "Ask about jobs and networks": ("train", "design"),
     "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
@@ -56,7 +62,7 @@ _sort_the_help()
 
 
 def _name_the_arguments() -> None:
-    """Write arguments that may be left out into usage lines by their names; cyclopts has [ARGS]."""
+    """Name optional arguments in usage lines, where cyclopts prints [ARGS]."""
     for name in app:
         function = app[name].default_command
         if function is None or name.startswith("-"):
@@ -80,13 +86,13 @@ _name_the_arguments()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code.
+    """Run the command and return the exit code.
 
     >>> main(["topo", "ring:4", "--quiet"])
     0
     """
     words = list(arguments if arguments is not None else sys.argv[1:])
-    if words[:1] == ["help"]:  # as many other commands have it
+    if words[:1] == ["help"]:  # many other commands have this verb
         words = [*words[1:], "--help"]
     with watched() as written:
         try:
@@ -109,13 +115,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail("not enough memory for this problem")
         except VerificationError as error:
             return fail(str(error), 1)
-        except (TacosError, ValueError, OSError) as error:
-            return fail(" ".join(str(error).split()))
+        except OSError as error:
+            named = error.filename is not None and error.strerror
+            return fail(f"{error.filename}: {error.strerror}" if named else _line(error))
+        except (TacosError, ValueError) as error:
+            return fail(_line(error))
     return code if isinstance(code, int) else 0
 
 
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def _listed(written: list[Path]) -> str:
-    """The files that were written, with a verb; temporary ones are gone by now."""
+    """Return the files that were written, with a verb; temporary files are gone by now."""
     there = list(dict.fromkeys(path for path in written if path.exists()))
     if len(there) > 1:
         return f"{len(there)} files were"
@@ -123,12 +136,17 @@ def _listed(written: list[Path]) -> str:
 
 
 def _sentence(error: CycloptsError) -> str:
-    """What is wrong with a call, and where to read more."""
+    """Return what is wrong with a call, and where to read more."""
     match error:
         case MissingArgumentError(argument=argument) if argument and not error.keyword:
             what = f"{argument.name} is missing."
         case UnusedCliTokensError(unused_tokens=[*words]):
             what = f"unexpected argument {' '.join(words)!r}."
+        case UnknownCommandError(unused_tokens=[word, *_]):
+            verbs = [verb for group in _GROUPS.values() for verb in group]
+            meant = nearest(word, verbs)
+            hint = f"; did you mean {meant}?" if meant else "."
+            what = f"unknown command {word!r}{hint} Commands: {', '.join(verbs)}."
         case _:
             what = " ".join(str(error).split())
     verb = " ".join(error.command_chain or ())

@@ -95,14 +95,14 @@ AnyOrder = Annotated[
 
 
 def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
-    """The schedule or program in a file."""
+    """Return the schedule or program in a file."""
     return algorithm_in(path, formats.load(path, format=format))
 
 
 def algorithm_in(
     path: Path, loaded: Schedule | Program | Topology | Workload
 ) -> Schedule | Program:
-    """What was loaded from a file, if it is a schedule or program."""
+    """Return what was loaded from a file, if it is a schedule or program."""
     if isinstance(loaded, Topology | Workload):
         held = type(loaded).__name__.lower()
         raise FormatError(f"{path} holds a {held}, not a schedule or a program")
@@ -112,7 +112,7 @@ def algorithm_in(
 def lifted(
     algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
 ) -> Schedule:
-    """The schedule itself, or that of a program; prints what was assumed."""
+    """Return the schedule itself, or lift the program; print what was assumed."""
     if isinstance(algorithm, Schedule):
         return algorithm
     with progress("lifting", silent) as report:
@@ -131,7 +131,7 @@ def lifted(
 def exported(
     program: Program, network: Topology | None, size: str | None, silent: bool
 ) -> Workload:
-    """The workload that a program's Chakra traces hold; prints the size that was assumed."""
+    """Return the workload of a program's Chakra traces; print the size that was assumed."""
     named = any(collectives.kind_of(part).even for part in program.collective.parts)
     if size is None and named and not program.size_bytes:
         size = "1MB"
@@ -141,7 +141,7 @@ def exported(
 
 
 def assumed_network(npus: int, silent: bool) -> Topology:
-    """The network of a workload where the caller has not named one."""
+    """Return the network of a workload where the caller has not named one."""
     if not silent:
         print(f"assuming {npus:,} NPUs, fully connected (--topology)")
     return tacos.topology.fully_connected(npus)
@@ -150,7 +150,7 @@ def assumed_network(npus: int, silent: bool) -> Topology:
 def asked_collective(
     network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: str | None
 ) -> tacos.Collective:
-    """The collective that the arguments describe."""
+    """Return the collective that the arguments describe."""
     if chunks != "auto" and not chunks.isdecimal():
         raise ValueError(f"--chunks must be auto or a positive number; got {chunks!r}")
     count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
@@ -185,7 +185,7 @@ def verdict(check: tacos.Report, quiet: bool, *, alike: int = 3) -> int:
 
 
 def files_facts(written: list[Path], asked: Path, network: Topology | None) -> dict[str, Any]:
-    """What to say about the files that one call wrote; `asked` is the path that the user gave.
+    """Return what to say about the files that one call wrote; `asked` is the path that the user gave.
 
     Chakra traces are many files. Beside them ASTRA-sim needs a network file; where its format cannot describe the
     network, the reason is given.
@@ -214,7 +214,7 @@ def _why_no_network(network: Topology | None) -> str:
 
 
 def bottleneck(schedule: Schedule) -> dict[str, Any]:
-    """What limits a schedule: the cut or the path that the bound comes from."""
+    """Return what limits a schedule: the cut or the path that the bound comes from."""
     known = schedule.provenance.get("bottleneck")
     if known is None and schedule.topology.npus <= _BOUNDED:
         known = tacos.bound(schedule.topology, schedule.collective).why

@@ -228,7 +228,7 @@ def design(
 def _topology(
     result: networks.Design | networks.NetworkFront | networks.Upgrade, latency: str
 ) -> Topology:
-    """The network that was found."""
+    """Return the network that was found."""
     if isinstance(result, networks.Upgrade):
         return result.topology
     best = result.points[-1] if isinstance(result, networks.NetworkFront) else result
@@ -266,7 +266,7 @@ def _facts(result: networks.Design | networks.NetworkFront | networks.Upgrade) -
 
 
 def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade) -> list[str]:
-    """What a table does not say, for people."""
+    """Return notes that do not fit into the table."""
     if isinstance(result, networks.NetworkFront):
         notes = [
             f"The best of {result.shapes:,} shapes at each cost; {result.solved:,} were solved, bounds exclude the others."

@@ -135,13 +135,13 @@ def sim(
     ] = None,
     size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
     timing: Annotated[
-        Literal["dependencies", "order", "schedule", "shared"],
+        Literal["first-come", "order", "schedule", "shared", "dependencies"],
         Parameter(
-            help="When transfers start. dependencies: when their data have arrived, and every link serves "
-            "first come, first served; order: every link keeps the schedule's order; schedule: at the "
+            help="How links serve transfers. first-come: each when its data have arrived, first come, first "
+            "served (formerly dependencies); order: every link keeps the schedule's order; schedule: at the "
             "schedule's times; shared: concurrent messages share links fairly, programs run thread by thread."
         ),
-    ] = "dependencies",
+    ] = "first-come",
     congestion: Annotated[bool, Parameter(help="Whether transfers wait for busy links.")] = True,
     fault: Annotated[
         tuple[str, ...],
@@ -194,6 +194,8 @@ def sim(
     """
     from tacos import view
 
+    if timing == "dependencies":
+        timing = "first-come"
     network = None if topology is None else formats.network(topology)
     held = loaded_from(file, format, groups, dims, network)
     if system is not None and not isinstance(held, Workload):
@@ -204,7 +206,7 @@ def sim(
             "--straggler": straggler,
             "--jitter": units.time_ps(jitter),
             "--size": size,
-            "--timing": timing != "dependencies",
+            "--timing": timing != "first-come",
             "--no-congestion": not congestion,
         }
         for option, value in given.items():
@@ -251,7 +253,7 @@ def sim(
     what: Schedule | Workload | Program
     as_program = False
     disturbed = bool(fault or straggler or units.time_ps(jitter))
-    if profile is not None and (disturbed or timing != "dependencies" or not congestion):
+    if profile is not None and (disturbed or timing != "first-come" or not congestion):
         raise ValueError(
             f"--profile {profile} takes no --fault, --straggler, --jitter, --timing or --no-congestion"
         )
@@ -306,7 +308,7 @@ def sim(
         if (
             facts.get("slower_than_schedule", 0) > 0
             and "loss" not in facts
-            and timing == "dependencies"
+            and timing == "first-come"
         ):
             print(
                 "The schedule's time holds where every link keeps the schedule's order: "
@@ -317,7 +319,7 @@ def sim(
 
 
 def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
-    """What flight records tell."""
+    """Return a summary of flight records."""
     from tacos.runtime import flight
 
     findings = flight.postmortem([flight.load(file) for file in files])
@@ -326,6 +328,8 @@ def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
     elif not quiet:
         for finding in findings:
             print("\n".join(flight.lines(finding)))
+        if not findings:
+            print("no group of ranks: the records were written before any rank had met the others")
     return 0
 
 
@@ -530,7 +534,7 @@ def _saved(
 
 
 def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, float]:
-    """The executed times of the program that a schedule was written as."""
+    """Return the executed times of the program that a schedule was written as."""
     written = formats.load(path, format=format)
     if isinstance(written, Program):
         size = schedule.collective.size_bytes
@@ -541,7 +545,7 @@ def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, f
 
 
 def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
-    """What was converted, in a few words."""
+    """Return what was converted, in a few words."""
     if isinstance(loaded, Topology):
         return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
     facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)

@@ -127,7 +127,7 @@ def run(
 
 
 def _failed(error: Exception, rank: int | None, carrier: CarrierKind | None) -> int:
-    """All ranks hear of an error. Rank 0 tells it, unless it is the one that failed."""
+    """Raise an error that all ranks know on rank 0, or on rank 1 if rank 0 failed; return the exit code on the others."""
     if carrier and carrier.job and isinstance(error, CommunicationError | TimeoutError):
         import_module(carrier.job).end_job_at_exit(2)
     if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
@@ -136,7 +136,7 @@ def _failed(error: Exception, rank: int | None, carrier: CarrierKind | None) -> 
 
 
 def _carrier(name: str | None, mpi: bool) -> CarrierKind | None:
-    """The carrier that the options name, if any; an unknown one is an error before any rank starts."""
+    """Return the carrier that the options name, if any; an unknown one is an error before any rank starts."""
     from tacos.runtime.carriers import named
 
     if mpi and name not in (None, "mpi"):

@@ -164,7 +164,7 @@ _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
 
 
 def _others(schedule: Schedule) -> dict[str, Any]:
-    """The runner-up to auto's answer, and by how much it is slower."""
+    """Return the runner-up to auto's answer, and by how much it is slower."""
     times: dict[str, float] = schedule.provenance.get("best_of", {})
     others = [name for name in times if name != schedule.engine]
     if not others:
@@ -444,7 +444,7 @@ def _check_target(path: Path) -> None:
 
 
 def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int | None]:
-    """The range of sizes of a plan."""
+    """Return the range of sizes of a plan."""
     if plan is None and (least != "0B" or most is not None):
         raise ValueError("--min-bytes and --max-bytes need a plan directory: add --plan DIR")
     if plan is not None and plan.exists() and not plan.is_dir():
@@ -457,5 +457,5 @@ def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int |
 
 
 def _short(path: Path, others: tuple[Path, ...]) -> str:
-    """A file's name, with its directory if another file has the same name."""
+    """Return a file's name, with its directory if another file has the same name."""
     return path.name if [other.name for other in others].count(path.name) == 1 else str(path)

@@ -318,7 +318,7 @@ def train(
 
 
 def _device_of(spec: str) -> str:
-    """The device that a network's name says."""
+    """Return the device that a network's name implies."""
     text = spec.lower()
     stems = {"nvl72": "gb200"} | {name.partition("-")[0]: name for name in DEVICES}
     for stem in sorted(stems, key=len, reverse=True):
@@ -342,7 +342,7 @@ def _stragglers(network: Topology, given: tuple[str, ...]) -> dict[int, float]:
 def _split(
     model: training.Model, npus: int, given: dict[str, Any], batch: int | None
 ) -> Parallelism:
-    """The parallelism that was asked for, with the defaults of the command."""
+    """Return the parallelism that was asked for, with the defaults of the command."""
     usual: dict[str, Any] = {
         "zero": 1,
         "sequence_parallel": given.get("tp", 1) > 1 and isinstance(model, Transformer),
@@ -365,7 +365,7 @@ def _curves(
     how: dict[str, Any],
     silent: bool,
 ) -> dict[str, list[Step]]:
-    """The job on each network, by how its collectives are done."""
+    """Return the step on each network, for each way to run its collectives."""
     networks = [formats.network(spec) for spec in specs]
     first = _split(model, networks[0].npus, given, batch)
     curves: dict[str, list[Step]] = {name: [] for name in names}
@@ -488,13 +488,13 @@ def _words(split: Parallelism) -> str:
 
 
 def _gain(steps: dict[str, Step]) -> dict[str, float]:
-    """How many times as fast each step is as the first."""
+    """Return how many times as fast each step is as the first."""
     first = next(iter(steps.values()))
     return {name: first.time_s / one.time_s for name, one in steps.items()}
 
 
 def _verdict(steps: dict[str, Step]) -> str:
-    """What the collectives matter, in a sentence or two."""
+    """Say in a sentence or two how much the collectives matter."""
     names = list(steps)
     first = steps[names[0]]
     said = f"With {names[0]}, {100 * first.exposed_s / first.time_s:.1f} % of the step waits for communication."

@@ -108,7 +108,7 @@ def _assumptions(workload: Workload, profile: str | None, system: Path | None) -
 
 
 def figures(workload: Workload, result: astra.AstraResult, as_json: bool) -> dict[str, Any]:
-    """The times of a run: one entry per rank in JSON, the last and the extremes for people."""
+    """Return the times of a run: one entry per rank in JSON, the last and the extremes for people."""
     finish, exposed = result.npu_finish_ns, result.npu_exposed_ns
     facts: dict[str, Any] = {
         "simulator": result.profile,
@@ -182,7 +182,7 @@ def loaded_from(
     *,
     mapped: bool = False,
 ) -> Any:
-    """What a file holds; groups and dimensions make it a workload.
+    """Return what a file holds; groups and dimensions make it a workload.
 
     A workload by layers that runs on a network has the dimensions of the network. What is only looked at once may be mapped: it
     stays in its file, if that is large and of a format that can.

@@ -1,12 +1,12 @@
 """Collectives: which NPU holds which chunk before, and which must have it after.
 
 Each function builds a :class:`Collective` for a network, given as a topology, a spec such as ``"torus:4x4"``, or a
-number of NPUs. ``size`` means what nccl-tests means: the whole buffer (all-reduce, broadcast, reduce: every
+number of NPUs. ``size`` is as in nccl-tests, the whole buffer (all-reduce, broadcast, reduce: every
 NPU's buffer; all-gather and gather: the gathered output; reduce-scatter and scatter: the input;
 all-to-all: each NPU's send buffer). ``group`` restricts the collective to some NPUs, in rank order;
 the others may relay. NPUs are numbers or, where a topology is given, names. ``chunks`` is the number of
 chunks per part, where a part is one NPU's part, one pair's block or the root's buffer; with ``"auto"``
-the engine chooses. :func:`chunks_per_part` reads it back.
+the engine chooses it. :func:`chunks_per_part` returns it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Chunks = int | Literal["auto"]
 """The number of chunks per part, or ``"auto"``: the engine chooses."""
 _LARGEST_SIZE = 2**50
 NAMED = tuple(kind.name for kind in KINDS.values() if kind.even)
-"""The kinds whose chunks follow from a group and a size."""
+"""The kinds that a group and a size define."""
 
 
 @keywords()
@@ -75,7 +75,7 @@ def named(
     chunks: Chunks = "auto",
     root: Node | None = None,
 ) -> Collective:
-    """A collective by its name, with ``-`` or ``_``; `KINDS` has the names.
+    """Return a collective by name, written with ``-`` or ``_``; `KINDS` lists the names.
 
     >>> named("all-gather", 4, "1MB", chunks=2)
     <tacos.Collective all_gather of 1000000 B on 4 NPUs, 8 chunks>
@@ -111,7 +111,7 @@ def all_gather(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Every member ends with every member's part.
+    """Return an all-gather: every member ends with every member's part.
 
     >>> all_gather(4, "64MB", chunks=1)
     <tacos.Collective all_gather of 64000000 B on 4 NPUs, 4 chunks>
@@ -127,7 +127,7 @@ def reduce_scatter(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Member i ends with the sum of part i of all members.
+    """Return a reduce-scatter: member i ends with the sum of part i of all members.
 
     >>> reduce_scatter(4, "64MB", chunks=1).outputs(2)
     [2]
@@ -143,7 +143,7 @@ def all_reduce(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Every member ends with the sum of all buffers.
+    """Return an all-reduce: every member ends with the sum of all buffers.
 
     >>> all_reduce(8, "64MB", group=[0, 2, 4, 6], chunks=1).outputs(0)
     [0, 2, 4, 6]
@@ -159,7 +159,7 @@ def all_to_all(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Member j ends with block j of every member's send buffer.
+    """Return an all-to-all: member j ends with block j of every member's send buffer.
 
     >>> c = all_to_all(4, "64MB", chunks=1)
     >>> c.inputs(1 * 4 + 3), c.outputs(1 * 4 + 3)
@@ -176,7 +176,7 @@ def all_to_all_v(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """An uneven all-to-all: member i sends ``sizes[i][j]`` bytes to member j.
+    """Return an all-to-all of uneven blocks: member i sends ``sizes[i][j]`` bytes to member j.
 
     Its size is the largest send buffer, the largest row sum.
 
@@ -190,15 +190,15 @@ def all_to_all_v(
     try:
         matrix = np.asarray(sizes)
     except ValueError:
-        raise ValueError("sizes must be a matrix: all its rows must have one length") from None
+        raise ValueError("sizes must be a matrix, with rows of equal length") from None
     if matrix.shape != (n, n):
-        raise ValueError(f"sizes has shape {matrix.shape}, the group needs ({n}, {n})")
+        raise ValueError(f"sizes has the shape {matrix.shape}; the group needs ({n}, {n})")
     flat = column("sizes", matrix.ravel(), np.int64)
     if flat.min() < 0:
         raise ValueError(f"sizes has the negative entry {flat.min()}")
     size = max(sum(row) for row in flat.reshape(n, n).tolist())  # Python's integers do not overflow
     if size <= 0:
-        raise ValueError("sizes has no positive entry, so nothing is to be sent")
+        raise ValueError("sizes has no positive entry, so there is nothing to send")
     if size > _LARGEST_SIZE:
         raise ValueError(f"a row of sizes must be at most 2^50 bytes; got {size}")
     part = CollectivePart("all_to_all_v", size, chunks=_chunks(chunks), group=members, bytes=flat)
@@ -214,7 +214,7 @@ def broadcast(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Every member ends with the root's buffer. Without ``root``: the group's first member.
+    """Return a broadcast: every member ends with the root's buffer. The default root is the group's first member.
 
     >>> broadcast(4, "1MB", root=2, chunks=1).inputs(0)
     [2]
@@ -231,7 +231,7 @@ def reduce(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """The root ends with the sum of all buffers.
+    """Return a reduce: the root ends with the sum of all buffers.
 
     >>> reduce(4, "1MB", root=2, chunks=1).outputs(0)
     [2]
@@ -248,7 +248,7 @@ def gather(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """The root ends with every member's part; ``size`` is the root's output.
+    """Return a gather: the root ends with every member's part; ``size`` is the root's output.
 
     >>> gather(4, "1MB", chunks=1).outputs(3)
     [0]
@@ -265,7 +265,7 @@ def scatter(
     group: Iterable[Node] | None = None,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Member i ends with part i of the root's buffer; ``size`` is the root's input.
+    """Return a scatter: member i ends with part i of the root's buffer; ``size`` is the root's input.
 
     >>> scatter(4, "1MB", chunks=1).outputs(3)
     [3]
@@ -280,7 +280,7 @@ def send_recv(
     *,
     chunks: Chunks = "auto",
 ) -> Collective:
-    """Independent messages ``(src, dst, size)``, with no barrier between them.
+    """Return independent messages ``(src, dst, size)``, with no barrier between them.
 
     Its size is the largest message.
 
@@ -298,10 +298,10 @@ def send_recv(
         for i, (src, dst, size) in enumerate(messages)
     ]
     if not rows:
-        raise ValueError("messages is empty, so nothing is to be sent")
+        raise ValueError("messages is empty, so there is nothing to send")
     for src, dst, _ in rows:
         if src == dst:
-            raise ValueError(f"a message from NPU {src} to itself")
+            raise ValueError(f"NPU {src} sends a message to itself")
     sources, destinations, sizes = zip(*rows, strict=True)
     part = CollectivePart(
         "send_recv",
@@ -323,10 +323,10 @@ def custom(
     *,
     reduces: bool | Sequence[bool] = False,
 ) -> Collective:
-    """Any pre- and postcondition: per chunk its size, the NPUs that hold it before, and those that need it after.
+    """Return a collective with any pre- and postcondition: each chunk's size, the NPUs that hold it before, and those that need it after.
 
-    Where a chunk reduces, its value is the sum of all holders' contributions; elsewhere the
-    holders have equal replicas. The collective's size is the sum of the chunks.
+    The value of a chunk that reduces is the sum of all holders' contributions; otherwise the holders have
+    equal replicas. The collective's size is the total size of the chunks.
 
     >>> c = custom(4, ["1KB", "2KB"], before=[[0], [1, 2]], after=[[3], [0]], reduces=[False, True])
     >>> c.reduces(1), c.inputs(1), c.outputs(1)
@@ -339,7 +339,7 @@ def custom(
         if len(entries) != len(bytes_):
             raise ValueError(f"{name} has {len(entries)} entries for {len(bytes_)} chunks")
     if not len(bytes_):
-        raise ValueError("sizes is empty, so there is no chunk")
+        raise ValueError("sizes is empty; a collective needs at least one chunk")
     if (total := sum(bytes_.tolist())) > _LARGEST_SIZE:
         raise ValueError(f"sizes must sum to at most 2^50 bytes; got {total}")
     part = _listed("custom", npus, bytes_, before, after, flags, size=total, chunks=1)
@@ -347,7 +347,7 @@ def custom(
 
 
 def together(*collectives: Collective) -> Collective:
-    """Several collectives at once, sharing the network; chunk ids follow in the given order.
+    """Combine several collectives that run at once and share the network; chunk ids follow the given order.
 
     >>> halves = [all_reduce(8, "1MB", group=g, chunks=1) for g in ([0, 1, 2, 3], [4, 5, 6, 7])]
     >>> together(*halves).chunks
@@ -362,10 +362,10 @@ def together(*collectives: Collective) -> Collective:
 
 
 def chunks_per_part(collective: Collective) -> int | None:
-    """The number of chunks per part: what ``chunks=`` and ``--chunks`` take, and what is printed.
+    """Return the number of chunks per part, the number that ``chunks=`` and ``--chunks`` take.
 
-    None where the engine is still to choose it, or where several collectives run at once with
-    different numbers. `Collective.chunks` counts all chunks instead.
+    None if the engine has yet to choose it, or if several collectives run at once with different numbers.
+    `Collective.chunks` counts all chunks instead.
 
     >>> cut = all_gather(4, "64MB", chunks=2)
     >>> chunks_per_part(cut), cut.chunks
@@ -389,7 +389,7 @@ def _count(npus: Topology | int) -> int:
 def _chunks(chunks: Chunks) -> int:
     if chunks == "auto":
         return 0
-    count: object = chunks  # whatever a caller passes
+    count: object = chunks  # callers may pass any type
     whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
     if not whole or not 1 <= int(chunks) < 2**31:
         raise ValueError(
@@ -399,7 +399,7 @@ def _chunks(chunks: Chunks) -> int:
 
 
 def _npu(npus: Topology | int, given: Node, what: str) -> int:
-    """The number of an NPU, given by number or, on a topology, by name."""
+    """Return the number of an NPU, given by number or, on a topology, by name."""
     if isinstance(npus, Topology):
         return Nodes(npus).npu(given, what=what)
     count, number = _count(npus), given

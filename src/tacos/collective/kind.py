@@ -12,7 +12,7 @@ __all__ = ["Kind", "Row"]
 
 
 class Row(NamedTuple):
-    """One block of a kind that lists its blocks; `chunks` cuts every block alike.
+    """One block of a kind that lists its blocks; `chunks` cuts every block into this many chunks.
 
     Attributes:
         size: Bytes.
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What code may ask about a kind of collective.
+    """The traits of a kind of collective.
 
     The defaults describe a kind that lists its blocks: it needs a name and ``rows``. The built-in kinds come from
     the table of the core (``cpp/model/collective_kind.hpp``), which stores them without lists.
@@ -38,14 +38,14 @@ class Kind:
         name: Such as ``"all_reduce"``.
         rows: Makes the blocks from the members, the size in bytes and the root (-1 without one); None for kinds that
             are stored symbolically.
-        unit: What a number of chunks cuts: a ``"member"``'s part, a ``"pair"``'s block, the whole ``"buffer"``, the
+        unit: What is cut into chunks: a ``"member"``'s part, a ``"pair"``'s block, the whole ``"buffer"``, the
             buffer into equal parts that members ``"share"``, or a listed ``"row"``.
         reduces: Whether values are sums. Blocks that are listed say so themselves: see `CollectivePart.sums`.
         rooted: Whether one member is the root.
         per_pair: Whether every pair of members has a block of its own.
         spreads: Whether each chunk goes to, or comes from, the whole group.
         two_phases: Whether chunks are collected from the whole group and then spread to all of it.
-        even: Whether the size alone says how large each chunk is.
+        even: Whether the size alone determines the size of each chunk.
         listed: Whether blocks list their own holders, so that the part has no group.
         whole_input: Whether a member's input buffer is the whole one and not only its own part.
         whole_output: Whether a member's output buffer is the whole one and not only its own part.
@@ -71,10 +71,10 @@ class Kind:
 
     @property
     def label(self) -> str:
-        """The kind in words for people, such as ``"all-reduce"``."""
+        """The name for people, such as ``"all-reduce"``."""
         return self.name.replace("_", "-")
 
     @property
     def uniform(self) -> bool:
-        """Whether every member takes part alike, in equal parts."""
+        """Whether all members do the same, with equal parts."""
         return self.even and not self.rooted

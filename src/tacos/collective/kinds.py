@@ -1,6 +1,6 @@
 """The one table of kinds of collectives.
 
-To add a kind, write a file beside this one with a function that lists its blocks, and an entry in ``_LISTED``.
+To add a kind, write a module in this package with a function that lists its blocks, and add an entry to ``_LISTED``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def register(kind: Kind) -> Kind:
     """Add a kind that lists its blocks; it works in Python and on the command line from then on.
 
     Raises:
-        ValueError: The name is taken, or not made of small letters, digits and ``_``, or the kind has no ``rows``.
+        ValueError: The name is taken or has other characters than lowercase letters, digits and ``_``, or the kind has no ``rows``.
 
     >>> from tacos.collective import Row
     >>> def rows(members, size, root):    # every member sends its buffer to the next one
@@ -46,18 +46,18 @@ def register(kind: Kind) -> Kind:
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", kind.name):
         raise ValueError(
-            f"the name of a kind has up to 64 small letters, digits and _; got {kind.name!r}"
+            f"the name of a kind must have at most 64 lowercase letters, digits and _; got {kind.name!r}"
         )
     if kind.rows is None or not kind.listed:
         raise ValueError(f"the kind {kind.name} needs rows, a function that lists its blocks")
     if _squeezed(kind.name) in {_squeezed(name) for name in KINDS}:
-        raise ValueError(f"there is a kind {kind.name} already")
+        raise ValueError(f"the kind {kind.name} exists already")
     KINDS[kind.name] = kind
     return kind
 
 
 def parse(text: str) -> Kind:
-    """The kind that a text names, with ``-``, ``_`` or neither.
+    """Return the kind that a text names, with ``-``, ``_`` or neither.
 
     Raises:
         ValueError: There is no such kind, or it takes more than a group and a size.
@@ -76,7 +76,7 @@ def parse(text: str) -> Kind:
 
 
 def labels(which: Callable[[Kind], bool] = lambda _: True) -> list[str]:
-    """The labels of the kinds that :func:`parse` knows, of those that `which` chooses.
+    """Return the labels of the kinds that :func:`parse` knows and that `which` selects.
 
     >>> labels(lambda kind: kind.reduces)
     ['reduce-scatter', 'all-reduce', 'reduce']
@@ -85,7 +85,7 @@ def labels(which: Callable[[Kind], bool] = lambda _: True) -> list[str]:
 
 
 def kind_of(part: CollectivePart) -> Kind:
-    """The record of a part's kind.
+    """Return the record of a part's kind.
 
     A file may hold a kind that is not in the table; its part lists all blocks, so it is treated as a custom one.
 
@@ -97,7 +97,7 @@ def kind_of(part: CollectivePart) -> Kind:
 
 
 def _by_name(kind: Kind) -> bool:
-    """Whether a group, a size and perhaps a root say everything."""
+    """Return whether a group, a size and perhaps a root define the collective."""
     return kind.even or kind.rows is not None
 
 

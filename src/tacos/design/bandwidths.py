@@ -307,7 +307,7 @@ class _Search:
         self.program = LeastTime(timings, self.matrix, self.low, self.high, self._start())
 
     def _start(self) -> Floats:
-        """Bandwidths within the limits, the least of them as large as it can be."""
+        """Return bandwidths within the limits whose smallest value is as large as possible."""
         most = self._linear(-self.used)
         if most is None:
             free = [one.name for d, one in enumerate(self.network) if self.used[d]]
@@ -330,7 +330,7 @@ class _Search:
         return scale, float(ends.max(initial=0.0)) or 1.0
 
     def _linear(self, cost: Floats, least: Floats | float = 0.0) -> Floats | None:
-        """The x of least ``cost @ x`` within the limits and at least `least`; None if there is no least."""
+        """Return the x that minimizes ``cost @ x`` within the limits and is at least `least`; None if there is no minimum."""
         scale, unit = self._scale()
         at, column = np.nonzero(self.matrix)
         found = solve(
@@ -350,7 +350,7 @@ class _Search:
         return found.values * unit
 
     def _fair(self) -> Floats:
-        """The x whose least used bandwidth is largest, then whose sum is."""
+        """Return the x that maximizes the smallest used bandwidth, then the sum."""
         scale, unit = self._scale()
         dims = len(self.network)
         at, column = np.nonzero(self.matrix)
@@ -385,7 +385,7 @@ class _Search:
         return values
 
     def even(self, budget: units.Quantity | None) -> tuple[float, float] | None:
-        """Time and cost of the budget spread evenly."""
+        """Return time and cost if the budget is spread evenly."""
         if budget is None or (isinstance(budget, str) and budget.strip().startswith("$")):
             return None
         x = np.full(len(self.network), units.bandwidth_Bps(budget) / len(self.network))
@@ -397,7 +397,7 @@ class _Search:
         return self._cheapest(best), best.lower_s
 
     def _cheapest(self, best: Optimum) -> Optimum:
-        """The same times at the least cost: bandwidth that no operation needs goes where it is cheapest."""
+        """Keep the times at the least cost: move bandwidth that no operation needs to where it is cheapest."""
         x, need = best.bandwidths, np.zeros(len(best.bandwidths))
         for timing in self.timings:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -511,7 +511,7 @@ class _Point:
 
 
 def _least_of_lines(points: Sequence[_Point], floor: float) -> tuple[float, float]:
-    """The cost at which cost times the largest line is least, and that value.
+    """Return the cost that minimizes cost times the largest line, and the minimum.
 
     A cost times a falling line is concave, so the least is at the lowest cost, at a point, or where two neighbouring lines meet.
     """

@@ -266,7 +266,7 @@ class LeastTime:
         return pairs, paths, -limits * self.second / self._row_scale
 
     def _loads(self, pairs: Floats) -> Floats:
-        """Bytes that count in each dimension: a[d], the messages weighted by their multipliers."""
+        """Return the bytes in each dimension: a[d], the messages weighted by their multipliers."""
         return np.asarray(np.bincount(self._dim, pairs * self._bytes, len(self.unit)), np.float64)
 
     def _worth(self, x: Floats, pairs: Floats) -> Floats:
@@ -276,7 +276,7 @@ class LeastTime:
         return worth
 
     def _proof(self, pairs: Floats, paths: Floats, prices: Floats) -> float:
-        """A lower bound by weak duality, in plain arithmetic; minus infinity if the multipliers prove nothing."""
+        """Return a lower bound by weak duality, in plain arithmetic; minus infinity if the multipliers prove nothing."""
         total = np.bincount(self._step_of, paths, len(self.timings))
         if (total <= 0).any():
             return -math.inf
@@ -298,7 +298,7 @@ class LeastTime:
     # Newton's method: unknowns are x, t and the steps' times, then the multipliers of what binds.
 
     def _binding(self, values: Floats, duals: Floats) -> _Binding:
-        """What binds in a solution of the linear program."""
+        """Return what binds in a solution of the linear program."""
         pairs, paths, prices = self._multipliers(duals)
         scaled = prices * self._row_scale / self.second
         on_pair = np.flatnonzero(pairs > 1e-7 * max(float(pairs.max(initial=0.0)), 1e-300))
@@ -310,7 +310,7 @@ class LeastTime:
         return _Binding(on_pair, on_path, on_row, z, y)
 
     def _newton(self, start: _Binding) -> Optimum | None:
-        """The optimum to rounding, from about the right values; None if other limits bind, or nothing is proven."""
+        """Polish an approximate solution to the optimum; None if other limits bind, or the result is not proven."""
         dims, operations = len(self.unit), int(self._operations[-1])
         on_pair, on_path, on_row = start.pairs, start.paths, start.rows
         z, y = start.z.copy(), start.y.copy()
@@ -356,7 +356,7 @@ class LeastTime:
         return self._accepted(_Binding(on_pair, on_path, on_row, z, y))
 
     def _accepted(self, end: _Binding) -> Optimum | None:
-        """What Newton's method found, if it is within the limits and proven."""
+        """Return the result of Newton's method if it is within the limits and proven."""
         pairs, paths, rows = np.split(end.y, np.cumsum([len(end.pairs), len(end.paths)]))
         if (
             not np.isfinite(end.z).all()
@@ -390,7 +390,7 @@ class _Binding:
 
 
 def _solved(matrix: Floats, right: Floats) -> Floats:
-    """The solution of a linear system; of a singular one, the shortest of the best."""
+    """Solve a linear system; for a singular one, return the shortest least-squares solution."""
     try:
         found = np.asarray(np.linalg.solve(matrix, right), np.float64)
     except np.linalg.LinAlgError:

@@ -611,7 +611,7 @@ def from_workload(workload: Workload, *, name: str = "workload") -> Timed:
 
 
 def _folded(step: Compute | Call) -> Any:
-    """What makes ranks alike: the distances between the members of their groups."""
+    """Return a key that is equal for equivalent steps of different ranks: groups count by the distances between members."""
     if isinstance(step, Compute):
         return step.seconds
     members = step.group.members if isinstance(step.group, Ranks) else ()
@@ -620,7 +620,7 @@ def _folded(step: Compute | Call) -> Any:
 
 
 def _joined(steps: Iterable[Compute | Call]) -> list[Compute | Call]:
-    """Neighbouring computations as one."""
+    """Merge consecutive computations."""
     found: list[Compute | Call] = []
     for step in steps:
         if isinstance(step, Compute) and found and isinstance(found[-1], Compute):

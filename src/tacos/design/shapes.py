@@ -272,7 +272,7 @@ def _hops(kind: str, n: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _slowdown(kind: str, size: int, used: int, stride: int, pairs: bool) -> float:
-    """How many times as many bytes count in a dimension as the messages alone say."""
+    """Return the factor by which a dimension carries more bytes than the messages alone."""
     if used == 1:
         return 1.0
     factor = 1.0
@@ -289,7 +289,7 @@ def _slowdown(kind: str, size: int, used: int, stride: int, pairs: bool) -> floa
 
 
 def _strides(group: Group | None, sizes: Sequence[int]) -> list[int]:
-    """How far apart a group's ranks are within each dimension."""
+    """Return how far apart a group's ranks are within each dimension."""
     stride, inside, found = 1 if group is None else group.stride, 1, []
     for size in sizes:
         found.append(max(inside, stride) // inside)
@@ -367,7 +367,7 @@ class _Space:
 
     @staticmethod
     def _allowed(size: int, kinds: Sequence[str], radix: int | None) -> list[str]:
-        """Kinds that differ: two or three NPUs in a ring are a clique."""
+        """Return kinds that differ: a ring of two or three NPUs is a clique."""
         same = size <= 3 and "ring" in kinds
         return [
             kind
@@ -394,7 +394,7 @@ class _Space:
         return [serial_timing(job.steps, dims, overlap, job.name, moved) for job in self.jobs]
 
     def lower(self, budget: float, most: float | None, overlap: Overlap) -> Floats:
-        """Times that the shapes cannot beat at a budget."""
+        """Return lower bounds on the times of the shapes at a budget."""
         if overlap == "none":
             rest = self.per_dollar / budget
             if most is not None:
@@ -491,7 +491,7 @@ def _each(
     begin: float,
     end: float,
 ) -> Iterator[Any]:
-    """What the work makes of each task, in their order, here or on the executor."""
+    """Yield the result of each task in order, computed here or on the executor."""
 
     def report(share: float) -> None:
         if progress:
@@ -506,7 +506,7 @@ def _each(
 
 
 def _best_at(asked: _AtBudget) -> tuple[list[Shape], int]:
-    """The best shapes at a budget, proven: the most promising first, until no other can be among them."""
+    """Return the best shapes at a budget, proven: try the most promising first, until no other can be among them."""
     space, budget, most, overlap, count = asked
     lower = space.lower(budget, most, overlap)
     order = np.argsort(lower, kind="stable")
@@ -581,7 +581,7 @@ class _Finalist(NamedTuple):
 
 
 def _synthesized(finalist: _Finalist) -> Shape:
-    """The shape with the times of synthesized collectives, each on the dimensions that its group spans."""
+    """Return the shape with the times of synthesized collectives, each on the dimensions that its group spans."""
     shape, space, overlap = finalist
     total, sizes = 0.0, [one.size for one in shape.dims]
     for job in space.jobs:
@@ -612,7 +612,7 @@ def _call_s(
     size: int,
     latency_s: float,
 ) -> float:
-    """The executed time of a synthesized collective, all groups at once."""
+    """Return the executed time of a synthesized collective, all groups at once."""
     network = build(dims, bandwidths, latency=latency_s)
     ranks = np.arange(network.npus)
     inside, label = 1, np.zeros(network.npus, np.int64)

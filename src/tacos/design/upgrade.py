@@ -225,7 +225,7 @@ def _prices(names: Sequence[str], given: Mapping[str, float] | None) -> Floats:
 
 
 def _kinds(topology: Topology, per: str) -> tuple[NDArray[np.intp], list[str]]:
-    """The kind of each link, and the names of the kinds."""
+    """Return the kind of each link, and the names of the kinds."""
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
     labels: dict[Any, int] = {}
     names: list[str] = []
@@ -298,7 +298,7 @@ class _Search:
             self._cut_each_npu()
 
     def _halves(self, call: Call) -> list[Call]:
-        """An all-reduce as a reduce-scatter and an all-gather, unless switches reduce."""
+        """Return an all-reduce as a reduce-scatter and an all-gather, unless switches reduce."""
         if call.collective != "all-reduce" or (self.topology.switch_capabilities & 2).any():
             return [call]
         return [replace(call, collective=half) for half in ("reduce-scatter", "all-gather")]
@@ -316,7 +316,7 @@ class _Search:
                     self.cuts.append((k, part.size * (n - 1) / n, weights))
 
     def network(self, bandwidths: Floats) -> Topology:
-        """The topology with other bandwidths."""
+        """Return the topology with other bandwidths."""
         columns = columns_of(self.topology)
         rates = np.maximum(np.rint(bandwidths[self.which]), 1).astype(np.int64)
         return assemble(
@@ -346,7 +346,7 @@ class _Search:
         return _Found(bandwidths, time_s, min(lower, time_s), worth)
 
     def _judge(self, bandwidths: Floats) -> tuple[float, bool]:
-        """The job's bound at some bandwidths; cuts that were not known are added."""
+        """Return the job's bound at some bandwidths; cuts that were not known are added."""
         network, total, broken = self.network(bandwidths), self.task.compute_s, False
         rates = network.link_bandwidth_Bps.astype(float)
         for k, collective in enumerate(self.calls):
@@ -368,7 +368,7 @@ class _Search:
         return total, broken
 
     def _program(self, budget: float) -> LeastTime:
-        """Bandwidths of the kinds, capacities of the cuts, and 1, in units of the present ones."""
+        """Return the bandwidths of the kinds and the capacities of the cuts, relative to the present ones, and 1."""
         kinds, cuts = len(self.now), len(self.cuts)
         columns = kinds + cuts + 1
         messages = np.zeros((len(self.calls), columns))
@@ -441,7 +441,7 @@ def collective_of(topology: Topology, call: Call, name: str) -> Collective:
 
 
 def _synthesized(topology: Topology, task: TrainingJob) -> float:
-    """The time of a job with synthesized collectives, executed, one after another."""
+    """Return the executed time of a job with synthesized collectives that run one after another."""
     known: dict[Any, float] = {}
     seconds = []
     for call in task.calls:

@@ -1,7 +1,7 @@
-"""Files: `save` and `load` choose the format by the ending of the file's name and what it holds.
+"""Files: `save` and `load` choose the format by the file's extension and content.
 
 ================  ==================================  ===============================================
-``tacos``         ``.tacos``                          a schedule with all that belongs to it
+``tacos``         ``.tacos``                          a complete schedule
 ``yaml``          ``.yaml`` ``.yml``                  a topology, as people write it
 ``json``          ``.json``                           the same
 ``graphml``       ``.graphml``, read also ``.xml``    a topology, for graph tools
@@ -22,10 +22,10 @@
 ``teccl``         ``.json``                           an input of TE-CCL; only read
 ================  ==================================  ===============================================
 
-A trace is written too, by its own formats (`tacos.simulate.Trace.save`).
+`save` also writes traces, in their own formats (`tacos.simulate.Trace.save`).
 
-Both functions take binary file objects in place of paths, so that data need not pass through the disk. Writing
-needs the name of the format, and reading one whose content does not tell:
+Both functions take binary file objects instead of paths. Writing then needs the name of the format, and so does
+reading a format that cannot be recognized by its content:
 
 >>> import io, tacos
 >>> data = io.BytesIO()
@@ -33,8 +33,8 @@ needs the name of the format, and reading one whose content does not tell:
 >>> load(io.BytesIO(data.getvalue()), format="yaml")
 <tacos.Topology ring: 4 NPUs, 0 switches, 8 links>
 
-A format is a module with ``read(path)`` and ``write(object, path)``, and a :class:`Format` in `FORMATS`. Formats do
-not know each other. Further arguments of ``read`` can be given to `load`, those of ``write`` to `save`.
+A format is a module with ``read(path)`` and ``write(object, path)``, and a :class:`Format` in `FORMATS`. Formats are
+independent of each other. `load` passes further arguments to ``read``, and `save` to ``write``.
 """
 
 from __future__ import annotations
@@ -88,39 +88,39 @@ __all__ = [
 
 
 class Executor(NamedTuple):
-    """What runs the files of a format: a target of searches, and of the files that ``tune`` writes.
+    """The executor of a format's files: a target of searches, and of the files that ``tune`` writes.
 
-    Its ``write`` takes ``min_bytes`` and ``max_bytes``, the sizes that a file is for.
+    The format's ``write`` takes ``min_bytes`` and ``max_bytes``, the sizes that a file serves.
     """
 
     below_max_bytes: bool = False
-    """Whether a file serves sizes below ``max_bytes`` only, and not that size itself."""
+    """Whether ``max_bytes`` is exclusive."""
     exceeded: Callable[[Program], list[str]] | None = None
-    """Tells which limits a program that was read exceeds, one sentence each."""
+    """Returns the limits that a program exceeds, one sentence each."""
 
 
 class Format(NamedTuple):
     """How files of a format are recognised, read and written."""
 
     kind: type | tuple[type, ...]
-    """What ``read`` returns; several where ``write`` takes more, such as schedules to be lowered."""
+    """The class that ``read`` returns, and further classes that ``write`` takes, such as schedules to be lowered."""
     read: Callable[..., Any]
     """``read(path, **options)``, where the path may be a stream (`tacos._support.files`)."""
     endings: tuple[str, ...]
-    """Endings of the names of files that are read."""
+    """Extensions of files that can be read."""
     is_one: Callable[[str], bool] | None = None
-    """Tells by the beginning of a text whether it has this format; None: by its ending alone."""
+    """Returns whether a text has this format, judged by its beginning; None if the extension decides."""
     write: Callable[..., None] | None = None
-    """``write(object, path, **options)``; None where files are only read."""
+    """``write(object, path, **options)``; None for formats that are only read."""
     written: tuple[str, ...] = ()
-    """Endings of the names of files that are written."""
+    """Extensions of files that can be written."""
     several: bool = False
     """Whether a path is the prefix of several files; streams are then refused."""
     executor: Executor | None = None
-    """What runs its files, if anything does."""
+    """The executor of its files, if there is one."""
 
 
-# Of the formats that share an ending, the first that recognises the text is taken.
+# Of the formats that share an extension, the first that recognises the text is used.
 FORMATS: dict[str, Format] = {
     "tacos": Format(
         Schedule, native.read, (".tacos",), native.looks_like, native.write, (".tacos",)
@@ -205,7 +205,7 @@ _SAME_AS = {"yml": "yaml"}
 
 @runtime_checkable
 class WritesItself(Protocol):
-    """A trace, for one: its formats belong to the layer that made it."""
+    """An object that writes itself, such as a trace: its formats belong to a higher layer."""
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None: ...
 
@@ -217,16 +217,16 @@ def save(
     format: str | None = None,
     **options: Any,
 ) -> None:
-    """Write a schedule, a program, a topology, a workload or a trace to a file, whole or not at all.
+    """Write a schedule, a program, a topology, a workload or a trace to a file, atomically.
 
     Args:
-        obj: What to write. Formats of programs take schedules, too, and lower them.
-        path: Where; a file that is there is replaced. Or a binary file object, which is written to.
-        format: One of the names above, if the name's ending does not say it.
+        obj: The object to write. Formats of programs also take schedules, and lower them.
+        path: The file, which is replaced if it exists; or a binary file object.
+        format: One of the names above, if the extension does not identify it.
         options: Arguments of the format's ``write``.
 
     Raises:
-        FormatError: The ending is unknown or does not suit the object, or the disk refuses.
+        FormatError: The extension is unknown or does not suit the object, or the file cannot be written.
         ValueError: The format has no such option.
 
     >>> import tacos
@@ -247,7 +247,7 @@ def save(
     _check_single(name, where)
     write = FORMATS[name].write
     if write is None:
-        raise FormatError(f"{where}: files of the format {name} are read, not written")
+        raise FormatError(f"{where}: files of the format {name} can only be read")
     if not isinstance(obj, FORMATS[name].kind):
         held, found = " or a ".join(kind.__name__ for kind in _kinds(name)), type(obj).__name__
         ending = Path(str(where)).suffix or f".{name}"
@@ -258,10 +258,10 @@ def save(
 
 
 def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None) -> bool:
-    """Whether `save` writes objects of a class to a file of this name.
+    """Return whether `save` writes objects of a class to a file of this name.
 
     Raises:
-        FormatError: The ending says no format.
+        FormatError: The extension is unknown.
 
     >>> takes(Topology, "ring.yaml"), takes(Topology, "ring.tacos")
     (True, False)
@@ -273,15 +273,15 @@ def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None
 def load(
     path: str | os.PathLike[str] | BinaryIO, *, format: str | None = None, **options: Any
 ) -> Any:
-    """Read a file: what its format holds, see above.
+    """Read a file and return its object; see above.
 
     Args:
         path: The file, or a binary file object.
-        format: One of the names above, if ending and content do not say it.
+        format: One of the names above, if extension and content do not identify it.
         options: Arguments of the format's ``read``, such as ``boxes=4, fabric="rail"`` for a machine.
 
     Raises:
-        FormatError: The file is missing or not what its name says; the message names it.
+        FormatError: The file is missing, or is not in the format of its extension; the message names it.
         ValueError: The format has no such option.
 
     >>> load("missing.tacos")
@@ -294,16 +294,16 @@ def load(
         _check_single(name, where)
         read = FORMATS[name].read
         _check_options(name, read, 1, options)
-        if isinstance(where, Stream) and not where.suffix:  # readers tell dialects by it
+        if isinstance(where, Stream) and not where.suffix:  # readers identify dialects by it
             where.name += FORMATS[name].endings[0]
         return read(where, **options)
 
 
 def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
-    """The name of the format in which `load` would read a file.
+    """Return the name of the format in which `load` would read a file.
 
     Raises:
-        FormatError: The file is missing, or its ending and content belong to no format.
+        FormatError: The file is missing, or its extension and content do not match any format.
 
     >>> name_of("all-gather.3.et")
     'chakra'
@@ -313,10 +313,10 @@ def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
 
 
 def options_of(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
-    """Which options `load` takes for a file.
+    """Return the options that `load` takes for a file.
 
     Raises:
-        FormatError: The file is missing, or its ending and content belong to no format.
+        FormatError: The file is missing, or its extension and content do not match any format.
 
     >>> options_of("ag.tacos", format="tacos")
     ['mapped']
@@ -326,9 +326,9 @@ def options_of(path: str | os.PathLike[str], *, format: str | None = None) -> li
 
 
 def exceeded(program: Program) -> list[str]:
-    """Which limits of the executor that a file was written for it exceeds, one sentence each.
+    """Return the executor limits that a file exceeds, one sentence each.
 
-    Programs that no file brought along have none.
+    Programs that were not read from a file have none.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -339,26 +339,26 @@ def exceeded(program: Program) -> list[str]:
     return executor.exceeded(program) if executor and executor.exceeded else []
 
 
-_LONGEST_NAME = 4095  # of a path, by Linux
+_LONGEST_NAME = 4095  # Linux's limit of a path
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
 
 
 def network(text: str) -> Topology:
-    """The topology that a file holds or a short name stands for, as the command takes them.
+    """Return the topology of a file or a spec, as the command takes them.
 
-    A machine's file may be followed by the number of boxes and their fabric: ``node.xml:4``,
-    ``node.xml:4:rail``. The topology of a schedule's file is the one it runs on.
+    The name of a machine's file may be followed by the number of boxes and their fabric: ``node.xml:4``,
+    ``node.xml:4:rail``. The topology of a schedule's file is the schedule's.
 
     Raises:
         FormatError: The file cannot be read.
-        SpecError: There is no such file, and the short name is wrong.
+        SpecError: There is no such file, and it is not a valid spec.
 
     >>> network("torus:4x4").npus
     16
     """
     if len(text) > _LONGEST_NAME:
         raise SpecError(
-            f"the network has {len(text)} characters, beginning with {text[:40]!r}; a file name or a short name "
+            f"the network has {len(text)} characters, beginning with {text[:40]!r}; a file name or a spec "
             f"has at most {_LONGEST_NAME}"
         )
     path = Path(text)
@@ -385,7 +385,7 @@ def network(text: str) -> Topology:
 def _place(
     path: str | os.PathLike[str] | BinaryIO, format: str | None, *, written: bool = False
 ) -> str | os.PathLike[str] | Stream:
-    """The path, or the file object with a name that ends as its format's files do."""
+    """Return the path, or the file object with a name that has its format's extension."""
     if isinstance(path, str | os.PathLike):
         return path
     if not hasattr(path, "write" if written else "read"):
@@ -417,7 +417,7 @@ def _check_single(name: str, where: Location) -> None:
     """Refuse a file object for a format of several files."""
     if isinstance(where, Stream) and FORMATS[name].several:
         raise FormatError(
-            f"the format {name} has several files and a file object holds one: "
+            f"the format {name} needs several files, but a file object is one: "
             "pass the prefix of their names as a path"
         )
 
@@ -430,7 +430,7 @@ def _kinds(name: str) -> tuple[type, ...]:
 def _check_options(
     name: str, function: Callable[..., Any], given: int, options: dict[str, Any]
 ) -> None:
-    """Refuses what a format's `function` does not know; its first `given` arguments are ours."""
+    """Refuse options that a format's `function` does not take; its first `given` arguments are ours."""
     known = list(inspect.signature(function).parameters)[given:]
     for option in options:
         if option not in known:
@@ -439,7 +439,7 @@ def _check_options(
 
 
 def _by_ending(path: Location, kind: type) -> str:
-    """The format to write, by the longest ending that fits; of several, one that takes the class."""
+    """Return the format to write, by the longest matching extension; of several formats, one that takes the class."""
     file = Path(str(path)).name.lower()
     endings = [(ending, name) for name, chosen in FORMATS.items() for ending in chosen.written]
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
@@ -454,13 +454,13 @@ def _by_ending(path: Location, kind: type) -> str:
 
 
 def _by_content(path: Location) -> str:
-    """The format to read: by the ending, and by how the text begins where that does not say it."""
+    """Return the format to read, by the extension, or else by the beginning of the text."""
     file = Path(str(path)).name.lower()
     fitting = [name for name, chosen in FORMATS.items() if file.endswith(chosen.endings)]
     if isinstance(path, Stream):
         return _by_head(path, fitting)
     if len(fitting) == 1 or (fitting and not Path(path).exists()):
-        return fitting[0]  # a file that is not there will be missed by any of them
+        return fitting[0]  # any of them will report the missing file
     if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
         return "chakra"
     if not Path(path).exists():
@@ -471,23 +471,30 @@ def _by_content(path: Location) -> str:
 
 
 def _by_head(path: Location, fitting: list[str]) -> str:
-    """Of the formats whose endings fit, or of all, the one that knows the beginning of the text."""
+    """Return the format that recognises the beginning of the text, of those with this extension, or of all."""
     head = beginning(path)
     for name in fitting or FORMATS:
         is_one = FORMATS[name].is_one
         if is_one(head) if is_one is not None else fitting:
             return name
     if fitting:
-        raise FormatError(f"{path}: the content fits none of the formats {', '.join(fitting)}")
+        hint = (
+            "; tacos reorder reads times between hosts" if Path(str(path)).suffix == ".txt" else ""
+        )
+        raise FormatError(
+            f"{path}: the content does not match any of the formats {', '.join(fitting)}{hint}"
+        )
     if isinstance(path, Stream):
-        raise FormatError(f"{path}: the content does not tell its format; give the argument format")
+        raise FormatError(
+            f"{path}: cannot recognize the format of the content; give the argument format"
+        )
     endings = dict.fromkeys(ending for chosen in FORMATS.values() for ending in chosen.endings)
     raise FormatError(f"{path}: unknown file extension; use one of {', '.join(endings)}")
 
 
 @contextmanager
 def _system_errors(path: Location) -> Iterator[None]:
-    """What the system refuses, in a sentence about the file that was asked for."""
+    """Turn system errors into a FormatError that names the requested file."""
     try:
         yield
     except OSError as error:

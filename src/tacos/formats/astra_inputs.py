@@ -1,7 +1,7 @@
-"""The files that ASTRA-sim wants beside an algorithm's traces: workload, system, memory, network.
+"""The files that ASTRA-sim needs besides an algorithm's traces: workload, system, memory, network.
 
-ASTRA-sim runs an algorithm as the custom implementation of a collective. Its workload then has this
-one collective as its only node; the sizes are those of the algorithm's traces.
+ASTRA-sim runs an algorithm as the custom implementation of a collective. The workload then has this collective as its
+only node; the sizes are those of the algorithm's traces.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _COMMS = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7
 def beside(
     prefix: Path, program: Program, collective: Collective, topology: Topology | None
 ) -> dict[str, bytes]:
-    """The files by what follows the prefix in their names.
+    """Return the files, keyed by the part of their names after the prefix.
 
-    A collective that ASTRA-sim has no custom implementation of, such as a broadcast, goes by the name of an
-    all-gather, or of an all-to-all where every pair has a block: ASTRA-sim never looks at the data.
+    A collective for which ASTRA-sim has no custom implementations, such as a broadcast, is called an all-gather, or an
+    all-to-all if every pair has a block: ASTRA-sim does not look at the data.
 
     Args:
-        prefix: Of the algorithm's traces.
-        program: What the traces say.
-        collective: The program's, with true sizes.
+        prefix: Prefix of the algorithm's traces.
+        program: The program in the traces.
+        collective: The program's collective, with true sizes.
         topology: The network, if it is known.
     """
     kinds = {part.kind: kind_of(part) for part in collective.parts}
@@ -73,12 +73,11 @@ def beside(
 
 
 def network(topology: Topology, program: Program) -> str | None:
-    """ASTRA-sim's description of a network on which it runs a program, or None.
+    """Return ASTRA-sim's description of a network on which it runs a program, or None.
 
-    One ring, clique or switch is described as it is. On other networks of equal links, a program
-    that only talks to neighbours runs on a clique just the same, since each pair has a link of its
-    own there; that serves both analytical backends, of which the congestion-aware one takes a single
-    dimension. Otherwise a product of rings, cliques and switches is described as one.
+    One ring, clique or switch is described as it is. On other networks of equal links, a program that only sends to
+    neighbours takes as long on a clique, where each pair has its own link. A clique works with both analytical backends;
+    the congestion-aware one takes a single dimension. Otherwise a product of rings, cliques and switches is described as one.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bandwidth="50GiB/s", latency="500ns")
@@ -106,7 +105,7 @@ def _between_equal_neighbours(topology: Topology, program: Program) -> bool:
         return False
     links = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     if len(np.unique(links)) < len(links):
-        return False  # parallel links would be one
+        return False  # parallel links would be merged
     talks = program.thread_send_peer >= 0
     pairs = program.thread_rank[talks].astype(np.int64) * topology.nodes
     return bool(np.isin(pairs + program.thread_send_peer[talks], links).all())

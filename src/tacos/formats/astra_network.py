@@ -1,6 +1,6 @@
 """Networks of ASTRA-sim: the analytical back end's YAML, and topology files of its ns-3 back end.
 
-The YAML has a building block for each dimension, the first running fastest::
+The YAML has a building block for each dimension; the first varies fastest::
 
     topology: [Ring, FullyConnected, Switch]
     npus_count: [4, 8, 4]
@@ -65,7 +65,7 @@ class Dimensions(Struct, forbid_unknown_fields=True):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a YAML text is a network of ASTRA-sim.
+    """Return whether a YAML text is a network of ASTRA-sim.
 
     >>> looks_like("topology: [ Ring ]\\nnpus_count: [ 4 ]"), looks_like("tacos: 1")
     (True, False)
@@ -74,7 +74,7 @@ def looks_like(head: str) -> bool:
 
 
 def looks_like_ns3(head: str) -> bool:
-    """Whether a text begins with three numbers, as topology files of ns-3 do.
+    """Return whether a text begins with three numbers, as topology files of ns-3 do.
 
     >>> looks_like_ns3("3 1 2\\n2\\n0 2 400Gbps 0.0005ms 0"), looks_like_ns3("GPU0 GPU1")
     (True, False)
@@ -106,7 +106,7 @@ def _built(fields: Dimensions) -> Topology:
     for name in ("npus_count", "bandwidth", "latency"):
         if len(getattr(fields, name)) != count:
             found = len(getattr(fields, name))
-            raise ValueError(f"{name} has {found} entries, topology has {count}")
+            raise ValueError(f"{name} has {found} entries, but topology has {count}")
     factors = []
     for i in range(count):
         block, npus = fields.topology[i], fields.npus_count[i]
@@ -123,7 +123,7 @@ def _built(fields: Dimensions) -> Topology:
             )
         )
     if not factors:
-        raise ValueError("topology is empty, it needs at least one dimension")
+        raise ValueError("topology is empty; it needs at least one dimension")
     return factors[0] if count == 1 else product(*factors)
 
 
@@ -153,7 +153,7 @@ def write(topology: Topology, path: Location) -> None:
 
 
 def one_block(block: str, npus: int, bandwidth_Bps: int, latency_ps: int) -> Dimensions:
-    """A network of a single dimension.
+    """Return a network of a single dimension.
 
     >>> one_block("Ring", 4, 50 * 2**30, 500_000).bandwidth
     [50.0]
@@ -162,23 +162,23 @@ def one_block(block: str, npus: int, bandwidth_Bps: int, latency_ps: int) -> Dim
 
 
 def dimensions(topology: Topology) -> Dimensions:
-    """A product of rings, cliques and switches as ASTRA-sim says it.
+    """Return a product of rings, cliques and switches in ASTRA-sim's terms.
 
     Raises:
-        ValueError: It cannot be said; the message says what is in the way.
+        ValueError: ASTRA-sim's format cannot describe the network; the message gives the reason.
 
     >>> import tacos
     >>> dimensions(tacos.topology.torus(4, 2)).topology
     ['Ring', 'FullyConnected']
     """
     if not topology.dims:
-        raise ValueError("ASTRA-sim's networks are products of dimensions, this one has none")
+        raise ValueError("ASTRA-sim's networks are products of dimensions, but this one has none")
     fields = Dimensions([], [], [], [])
     at = 0
     for kind, size in topology.dims:
         if size == 1:
             continue
-        # Two NPUs in a ring or a line are a clique, which ASTRA-sim runs and a ring of two it does not.
+        # Two NPUs in a ring or a line are a clique; ASTRA-sim does not run a ring of two.
         known = "FullyConnected" if size == 2 and kind in ("ring", "line") else _OF_KIND.get(kind)
         if known is None:
             allowed = "Ring, FullyConnected and Switch"
@@ -192,7 +192,7 @@ def dimensions(topology: Topology) -> Dimensions:
         per_npu = {"Ring": 2, "FullyConnected": size - 1, "Switch": 2}[known]
         at += topology.npus * per_npu
     if not fields.topology:
-        raise ValueError("the network has a single NPU, ASTRA-sim's dimensions have at least 2")
+        raise ValueError("the network has a single NPU, but ASTRA-sim's dimensions have at least 2")
     said = _built(fields)
     same = (
         said.npus == topology.npus
@@ -204,8 +204,8 @@ def dimensions(topology: Topology) -> Dimensions:
     )
     if not same:
         raise ValueError(
-            "ASTRA-sim's format cannot describe this network: in each dimension all links must be "
-            "there, in both directions, and be alike"
+            "ASTRA-sim's format cannot describe this network: in each dimension all links must "
+            "exist, in both directions, and be equal"
         )
     if topology.switch_capabilities.any():
         raise ValueError("ASTRA-sim's switches can neither multicast nor reduce")
@@ -241,7 +241,7 @@ def read_ns3(path: Location) -> Topology:
             raise ValueError(f"line 2: it must name {switches} different switches below {nodes}")
         rows = text_columns.split(rest, b" ", 5, first_line=3)
         if rows.lines.size != links:
-            raise ValueError(f"there are {rows.lines.size} links, the first line says {links}")
+            raise ValueError(f"there are {rows.lines.size} links, but the first line says {links}")
         if switches >= nodes or nodes > 2 * links + 1:
             raise ValueError(
                 f"line 1: {nodes} nodes, {switches} switches and {links} links cannot form a network"

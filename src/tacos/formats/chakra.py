@@ -5,11 +5,11 @@ for one another. :func:`read_workload` and :func:`write_workload` take any nodes
 :func:`read` and :func:`write` take programs; :func:`write` adds what ASTRA-sim needs to run one
 (:mod:`tacos.formats.astra_inputs`).
 
-Traces say what is sent, not what it means. Those of tacos say that as well, in attributes that other
-readers skip, so :func:`read` gives back the program that was written. A program from the traces of
-others is one of the collective ``send_recv``: each message is a chunk of its own that its sender
-brings, and a computation is a step that only waits. Such a program can be checked for messages without
-partner and for deadlocks, run and converted; what the data were is not known.
+Traces record what is sent, not what it means. Traces written by tacos also record the meaning, in attributes that other
+readers skip, so :func:`read` returns the program that was written. A program from other traces has the collective
+``send_recv``: each message is a separate chunk that its sender holds, and a computation is a step that only waits. Such a
+program can be checked for messages without a partner and for deadlocks, run and converted; the meaning of the data is not
+known.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ class _Part(Struct, omit_defaults=True):
 
 
 class _Whole(Struct):
-    """What holds for all ranks; stands in the file of rank 0."""
+    """Facts about all ranks, stored in the file of rank 0."""
 
     in_place: bool
     collective: list[_Part]
-    # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
+    # Stored as text within the JSON, since Python's values may be outside of JSON, such as an infinite bound.
     provenance: str
 
 
 class _ProcessGroup(Struct):
-    """A process group of PyTorch; without ranks it has all."""
+    """A process group of PyTorch; without a list of ranks it has all ranks."""
 
     pg_name: str
     ranks: list[_Int32] = []
@@ -118,29 +118,29 @@ def write(
     reduce_bandwidth: Quantity | None = None,
     in_place: bool | None = None,
 ) -> None:
-    """Write traces, and the files with which ASTRA-sim runs them; all of them or none.
+    """Write traces and the files with which ASTRA-sim runs them, all or none.
 
     ========================  ==========================================================
     ``<prefix>.<rank>.et``    the algorithm
     ``….workload.<rank>.et``  a workload of one collective, which the algorithm carries out
     ``….system.json``         the system, with the algorithm's absolute prefix
     ``….memory.json``         no memory beyond the NPU's own
-    ``….network.yml``         the network, where ASTRA-sim's format can describe it
+    ``….network.yml``         the network, if ASTRA-sim's format can describe it
     ========================  ==========================================================
 
     Args:
         obj: A program, or a schedule, which is lowered. A program with one-sided steps is lifted
-            and lowered again, since traces have messages alone. A workload is written as it is, by
+            and lowered again, since traces have only messages. A workload is written unchanged by
             :func:`write_workload`, and takes no options.
         path: The prefix.
-        size: Of the collective, for a program; a schedule has its own.
+        size: Size of a program's collective; a schedule has its own.
         topology: Network of a program; a schedule has its own.
-        reduce_bandwidth: How fast NPUs make sums, by default as the topology says. A sum takes whole
-            microseconds, and 1 ns if it takes none.
+        reduce_bandwidth: How fast NPUs reduce, by default as the topology says. A reduction takes whole
+            microseconds, and 1 ns if it takes no time.
         in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:
-        FormatError: A file cannot be written, or would be mixed up with those of another export.
+        FormatError: A file cannot be written, or would be mixed up with files of another export.
         ValueError: The size is missing, or a trace cannot express what the program does.
 
     >>> import os, tempfile, tacos
@@ -155,7 +155,7 @@ def write(
     """
     if isinstance(obj, Workload):
         if (size, topology, reduce_bandwidth, in_place) != (None,) * 4:
-            raise ValueError("a workload is written as it is, without options")
+            raise ValueError("a workload is written without options")
         write_workload(obj, path)
         return
     prefix = prefix_of(path)
@@ -169,11 +169,11 @@ def write(
 
 
 def algorithm_files(found: ProgramNodes, collective: Collective) -> Callable[[int], bytes]:
-    """Return a function that gives the trace of each rank of an algorithm, from which the program can be read back.
+    """Return a function that returns the trace of each rank of an algorithm, from which the program can be restored.
 
     Args:
         found: The algorithm's nodes, as :func:`tacos.program_nodes.nodes` lists them.
-        collective: The same, with true sizes.
+        collective: The algorithm's collective, with true sizes.
     """
     program = found.program
     counts = np.bincount(found.workload.rank, minlength=program.ranks)
@@ -202,15 +202,15 @@ def read(
     *,
     groups: Mapping[int, Sequence[int]] | str | os.PathLike[str] | None = None,
 ) -> Program | Workload:
-    """Read the traces of all ranks: a program where they are an algorithm, else a workload.
+    """Read the traces of all ranks: a program if they are an algorithm, else a workload.
 
-    Traces are an algorithm if tacos wrote them as one, or if they only send and receive, with computations that do
-    not say what they compute; see above for what the program holds. Collectives, loads, stores and computations with
+    Traces are an algorithm if tacos wrote them as one, or if they only send and receive, with computations that have no
+    number of operations; see above for what the program holds. Collectives, loads, stores and computations with
     a number of operations make them a workload. :func:`tacos.workload.load` reads any traces as a workload.
 
     Args:
         path: The prefix, or the file of any rank.
-        groups: As in :func:`tacos.workload.load`; makes the traces a workload.
+        groups: As in :func:`tacos.workload.load`; the traces are then read as a workload.
 
     Raises:
         FormatError: A file is missing or damaged, a send has no receive, or nodes wait for each
@@ -269,7 +269,7 @@ def _workload(
 def _named_groups(
     found: ChakraTraces, groups: Mapping[int, Sequence[int]]
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-    """All groups by number, and the number of each group that nodes name by another text.
+    """Return all groups by number, and the number of each group that nodes refer to by name.
 
     Traces of PyTorch list their process groups in metadata nodes; a file of groups comes first.
     """
@@ -300,7 +300,7 @@ def _named_groups(
 
 
 def _process_groups(text: str) -> list[tuple[str, list[int]]]:
-    """The groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
+    """Return the groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
     try:
         fields = msgspec.json.decode(text[2:-2], type=list[_ProcessGroup])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -316,7 +316,7 @@ def write_workload(
     Args:
         workload: What to write.
         path: The prefix.
-        beside: Further files by what follows the prefix and a dot in their names.
+        beside: Further files, keyed by the part of their names after the prefix and a dot.
     """
     prefix = prefix_of(path)
     files = dict(beside or {})
@@ -327,7 +327,7 @@ def write_workload(
 
 
 def prefix_of(path: str | os.PathLike[str]) -> Path:
-    """The common part of the files' names.
+    """Return the common part of the files' names.
 
     >>> [str(prefix_of(name)) for name in ("out/ag", "out/ag.et", "out/ag.12.et")]
     ['out/ag', 'out/ag', 'out/ag']
@@ -339,9 +339,9 @@ def prefix_of(path: str | os.PathLike[str]) -> Path:
 def _put(
     prefix: Path, ranks: int, file: Callable[[int], bytes], beside: Mapping[str, bytes]
 ) -> None:
-    """Write the trace of every rank, and further files by what follows the prefix in their names."""
+    """Write the trace of every rank, and further files, keyed by the part of their names after the prefix."""
     extra = _file(prefix, ranks)
-    if extra.exists():  # a reader would take it for part of what is written now
+    if extra.exists():  # a reader would take it for part of this export
         raise FormatError(
             f"{extra}: the file exists, but there are only {ranks} ranks; remove it or choose another "
             "prefix"
@@ -351,7 +351,7 @@ def _put(
         def put_rank(rank: int) -> None:
             put(_file(prefix, rank), file(rank))
 
-        deque(pool.map(put_rank, range(ranks)), maxlen=0)  # raises what a rank did
+        deque(pool.map(put_rank, range(ranks)), maxlen=0)  # raises the exception of a rank
         for ending, text in beside.items():
             put(prefix.with_name(f"{prefix.name}.{ending}"), text)
 
@@ -361,7 +361,7 @@ def _file(prefix: Path, rank: int) -> Path:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The traces that belong to a prefix, or to one of its files, in order of ranks."""
+    """Return the traces that belong to a prefix, or to one of its files, in order of ranks."""
     prefix = prefix_of(path)
     name = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et")
     try:
@@ -381,10 +381,10 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _traces(path: str | os.PathLike[str], chain_streams: bool = True) -> ChakraTraces:
-    """The nodes of all ranks."""
+    """Return the nodes of all ranks."""
     traces = ChakraTraces(chain_streams)
     for file in _files(path):
-        if not file.is_file():  # opening a pipe would wait for ever
+        if not file.is_file():  # opening a pipe would block forever
             raise FormatError(f"{file}: not a regular file")
         try:
             traces.add(file.read_bytes())
@@ -400,16 +400,16 @@ def _traces(path: str | os.PathLike[str], chain_streams: bool = True) -> ChakraT
 
 
 def _lists_groups(file: Path) -> bool:
-    """Whether a file that happens to have the prefix is meant as groups, and not as an algorithm of another format."""
+    """Return whether a file with the prefix holds groups, and not an algorithm in another format."""
     try:
         fields = msgspec.json.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError):
-        return True  # for the reader to say what is wrong
+        return True  # the reader reports what is wrong
     return isinstance(fields, dict) and all(name.isdecimal() for name in fields)
 
 
 def _read_groups(file: Path) -> dict[int, list[int]]:
-    """The groups in ASTRA-sim's file: ``{"1": [0, 1], "2": [2, 3]}``."""
+    """Return the groups of ASTRA-sim's file: ``{"1": [0, 1], "2": [2, 3]}``."""
     try:
         return msgspec.json.decode(bytes_of(file), type=dict[_Int32, list[_Int32]], strict=False)
     except OSError as error:
@@ -419,7 +419,7 @@ def _read_groups(file: Path) -> dict[int, list[int]]:
 
 
 def _whole(program: Program, collective: Collective) -> _Whole:
-    # The format has no other place for what code computes from.
+    # The format has no other place for typed fields.
     facts = {name: value for name in FACTS if (value := getattr(program, name))}
     if facts.pop("either_place", False):
         facts |= {"inplace": True, "outofplace": True}
@@ -449,7 +449,9 @@ def _decoded(note: bytes, rank: int) -> _About:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"rank {rank}: metadata attribute tacos: {error}") from None
     if about.version != _VERSION:
-        raise ValueError(f"rank {rank}: version is {about.version}, this tacos reads {_VERSION}")
+        raise ValueError(
+            f"rank {rank}: version is {about.version}; this version of tacos reads {_VERSION}"
+        )
     if about.rank != rank:
         raise ValueError(f"rank {rank}: the file was written for rank {about.rank}")
     if not len(about.send_peer) == len(about.recv_peer) == len(about.channel):
@@ -462,11 +464,13 @@ def _restored(found: ChakraTraces, notes: list[_About]) -> Program:
     if whole is None:
         raise ValueError("rank 0: metadata attribute tacos: the program is missing")
     if notes[0].ranks != found.ranks:
-        raise ValueError(f"there are traces of {found.ranks} ranks, ranks is {notes[0].ranks}")
+        raise ValueError(f"there are traces of {found.ranks} ranks, but ranks is {notes[0].ranks}")
     counts = np.bincount(found.rank, minlength=found.ranks)
     for rank, note in enumerate(notes):
         if note.nodes != counts[rank]:
-            raise ValueError(f"rank {rank}: there are {counts[rank]} nodes, nodes is {note.nodes}")
+            raise ValueError(
+                f"rank {rank}: there are {counts[rank]} nodes, but nodes is {note.nodes}"
+            )
     try:
         is_object = isinstance(json.loads(whole.provenance), dict)
     except (ValueError, RecursionError):
@@ -475,12 +479,12 @@ def _restored(found: ChakraTraces, notes: list[_About]) -> Program:
         raise ValueError("rank 0: provenance must be the text of a JSON object")
 
     collective = Collective(found.ranks, [_part(part) for part in whole.collective])
-    # A few digits in a file must not fill the memory.
+    # A large number in a small file must not fill the memory.
     most = max(2**20, 100 * found.nodes)
     slots = max(note.scratch_slots for note in notes)
     if collective.resolved and (count := max(collective.chunks, slots)) > most:
         raise ValueError(
-            f"{count} chunks or scratch slots, {found.nodes} nodes have at most {most}"
+            f"there are {count} chunks or scratch slots; {found.nodes} nodes can use at most {most}"
         )
 
     def joined(lists: list[list[int]]) -> np.ndarray[Any, Any]:

@@ -5,7 +5,7 @@ columns are ignored. Without units, numbers are seconds and bytes per second, or
 (``500ns``). A first line with a single number says how many nodes are NPUs. Nodes are numbers or names; a
 name with ``switch`` in it is a switch. A million rows are read in seconds, without an object per row.
 
-The file holds links and nothing else: what switches can do, and how links behave, is not in it.
+The file holds only links, and not what switches can do or how links behave.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def read(
 
     Args:
         path: The file.
-        npus: How many of the numbered nodes are NPUs; all by default.
-        switches: Patterns of the names that are switches, where nodes have names.
-        both: Whether a row also stands for the link back.
+        npus: Number of nodes that are NPUs, if nodes have numbers; all by default.
+        switches: Patterns of the names of switches, if nodes have names.
+        both: Whether a row also describes the link back.
         bandwidth, latency: Values for all links, if the file has no such column.
 
     Raises:
@@ -101,7 +101,7 @@ def read(
 
 
 class _Body(NamedTuple):
-    """Where the rows are, and what their columns mean."""
+    """The position of the rows, and the meaning of their columns."""
 
     data: bytes
     line: int
@@ -117,7 +117,7 @@ def _body(data: bytes) -> _Body:
         line = data[: data.index(b'"')].count(b"\n") + 1
         raise ValueError(f"line {line}: quotes are not supported")
     before = _SKIPPED.match(data)
-    assert before is not None  # it matches nothing, too
+    assert before is not None  # it also matches an empty text
     line, data = 1 + before[0].count(b"\n"), data[before.end() :]
     npus = None
     if first := _NPUS_LINE.match(data):
@@ -128,7 +128,7 @@ def _body(data: bytes) -> _Body:
     head, _, rest = data.partition(b"\n")
     words = [word.strip() for word in head.decode("utf-8", "replace").split(",")]
     if len(words) > 64:
-        raise ValueError(f"line {line}: there are {len(words)} columns, at most 64 are read")
+        raise ValueError(f"line {line}: there are {len(words)} columns; the limit is 64")
     place: dict[str, int] = {}
     unit: dict[str, str] = {}
     for i, word in enumerate(words):
@@ -143,8 +143,8 @@ def _body(data: bytes) -> _Body:
     if not place:
         if len(words) != 4:
             raise ValueError(
-                f"line {line}: there are {len(words)} columns and no header, "
-                "without one they are src,dst,latency,bandwidth"
+                f"line {line}: there are {len(words)} columns and no header; "
+                "without one they must be src,dst,latency,bandwidth"
             )
         return _Body(data, line, npus, {name: i for i, name in enumerate(_COLUMNS)}, {}, 4)
     for name in ("src", "dst"):
@@ -156,7 +156,7 @@ def _body(data: bytes) -> _Body:
 def _nodes(
     body: _Body, rows: text_columns.Table, npus: int | None, patterns: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, list[str]]:
-    """Numbers of both ends, how many NPUs there are, and names where nodes have any."""
+    """Return the numbers of both ends, the number of NPUs, and the names of nodes if there are any."""
     ends = [rows.columns[body.place[name]] for name in ("src", "dst")]
     if all(map(text_columns.are_whole, ends)):
         src, dst = (
@@ -197,7 +197,7 @@ def _nodes(
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts gpu10 behind gpu2."""
+    """Return a key that sorts gpu10 after gpu2."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [(1, int(part), "") if i % 2 else (0, 0, part) for i, part in enumerate(parts)]
 
@@ -224,10 +224,10 @@ def _speed(
 
 
 def write(topology: Topology, path: Location) -> None:
-    """Write the links of a topology as an edge list, whole or not at all.
+    """Write the links of a topology as an edge list, atomically.
 
-    Nodes have their names if `read` can tell NPUs from switches by them; otherwise NPUs have
-    numbers, or npu0, npu1, … where there are switches, which are then called switch0, switch1, ….
+    Nodes keep their names if `read` can tell NPUs and switches apart by them; otherwise NPUs have numbers, or are
+    called npu0, npu1, … if there are switches, which are then called switch0, switch1, ….
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["read", "write"]
 
 _BATCH = 1 << 14
-# What an element of the graph may say, and its type in GraphML.
+# Attributes of the graph's elements, and their types in GraphML.
 _KEYS = {
     "graph": {"family": "string", "link_model": "string", "forwarding": "string",
               "reduce_bandwidth": "long"},
@@ -49,7 +49,7 @@ def read(
 
     Args:
         path: The file.
-        bandwidth, latency: Of edges that do not have their own.
+        bandwidth, latency: Defaults for edges that do not have their own.
 
     Raises:
         FormatError: The file is not such a graph; the message names the line and the attribute.
@@ -65,7 +65,7 @@ def read(
     """
     with about(path):
         data = bytes_of(path)
-        # The quick way gives up at whatever is wrong or odd; the other one then says what it is.
+        # The fast reader gives up on anything wrong or unusual; the slow one then reports what it is.
         with suppress(ValueError):
             return scan(data).topology(bandwidth, latency)
         graph = Graph()
@@ -74,7 +74,7 @@ def read(
 
 
 def write(topology: Topology, path: Location) -> None:
-    """Write a topology as GraphML, whole or not at all; dimensions and symmetry are not in it.
+    """Write a topology as GraphML, atomically; dimensions and symmetry are not in it.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -1,8 +1,8 @@
-"""The graph of a GraphML file, as columns: element by element, or most of them at once.
+"""The graph of a GraphML file as columns, read element by element or mostly in bulk.
 
-Large files are long rows of elements that look alike. :func:`scan` takes these out of the text by one
-regular expression, thousands at a time, and leaves the rest to the parser; it keeps no object for
-an edge. What it cannot be sure of it refuses, and the file has to be read element by element.
+Large files are long runs of similar elements. :func:`scan` extracts these with one regular expression, thousands at a
+time, and leaves the rest to the parser; it keeps no object per edge. It refuses anything that it cannot be sure of, and
+the file is then read element by element.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Graph", "scan"]
 _KINDS = {"npu": False, "gpu": False, "": False, "switch": True}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
-# ASCII that means itself within quotes, and between tags.
+# ASCII characters that need no escape within quotes, and between tags.
 _QUOTED = rb"[ !#-%'-;=-~]*"
 _TEXT = rb"[ \t\n!-%'-;=-\\^-~]*"
 _DATA = re.compile(rb'<data key="(%s)">(%s)</data>' % (_QUOTED, _TEXT))
@@ -51,7 +51,7 @@ _HERE = "tacos-here"
 
 
 def scan(data: bytes) -> Graph:
-    """The graph of a text, read by rows of elements that look alike where there are any.
+    """Return the graph of a text; runs of similar elements are read as rows.
 
     Raises:
         ValueError: Something is wrong, or so unusual that it has to be read element by element.
@@ -76,8 +76,8 @@ def scan(data: bytes) -> Graph:
         first = 0
         for i in _odd(gaps):
             if first < i:
-                # The parser has come to where these elements stand only if it sees this there; in a
-                # comment, for one, it does not.
+                # The parser sees this marker only if the elements stand where elements may be, and
+                # not, for example, within a comment.
                 here.clear()
                 parser.feed(f"<?{_HERE}?>".encode())
                 if here != [_HERE] or graph.open != ["graphml", "graph"]:
@@ -93,13 +93,13 @@ def scan(data: bytes) -> Graph:
 
 
 def _after(tag: bytes, data: bytes, begin: int, end: int) -> int:
-    """Where the last tag there ends, or 0."""
+    """Return the end of the last tag in the text, or 0."""
     found = data.rfind(tag, begin, end)
     return found + len(tag) if found >= 0 else 0
 
 
 def _odd(gaps: list[bytes]) -> list[int]:
-    """Which of the texts between regular elements are more than white space; and the last."""
+    """Return the texts between regular elements that are not white space, and the last text."""
     last = len(gaps) - 1
     if not b"".join(gaps[:-1]).strip():
         return [last]
@@ -107,7 +107,7 @@ def _odd(gaps: list[bytes]) -> list[int]:
 
 
 class _Lookup(dict[Any, int]):
-    """Numbers of texts; a new one is asked for once."""
+    """Numbers of texts; a new text gets the next number."""
 
     def __init__(self, number: Callable[[Any], int]) -> None:
         self._number = number
@@ -118,7 +118,7 @@ class _Lookup(dict[Any, int]):
 
 
 class Graph:
-    """Follows the elements of one file and keeps columns."""
+    """Collects the elements of one file as columns."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, str], str] = {}  # (for, id) -> name
@@ -157,7 +157,7 @@ class Graph:
         elif name == "graph":
             self.graphs += 1
             if self.graphs > 1:
-                raise ValueError(f"line {line}: a second or nested <graph>, there must be one")
+                raise ValueError(f"line {line}: a second or nested <graph>; there must be one")
             self.undirected = attributes.get("edgedefault", "undirected") != "directed"
         elif name == "node":
             self.node = self._number(self._attribute("id", attributes, name))
@@ -214,7 +214,7 @@ class Graph:
         targets: list[bytes],
         bodies: list[bytes | None],
     ) -> None:
-        """Adds elements in order: nodes without data and, where that is None, edges."""
+        """Add elements in order: nodes without data and, where that is None, edges."""
         if nodes.count(None) == len(nodes):
             return self._add_edges(sources, targets, bodies)
         at = 0
@@ -255,7 +255,7 @@ class Graph:
             self._bodies.clear()
 
     def forget_bodies(self) -> None:
-        """Keys may have come, which give data another meaning."""
+        """Start anew after keys, which may change the meaning of data."""
         self._bodies.clear()
 
     def _body_code(self, body: bytes | None) -> int:
@@ -312,7 +312,7 @@ class Graph:
         for node, line in enumerate(self.lines):
             if not line:
                 raise ValueError(
-                    f"an edge names {quoted(self.labels[node])}, there is no such node"
+                    f"an edge names {quoted(self.labels[node])}, but there is no such node"
                 )
         bits = np.array(self.bits, np.int64)
         order = np.argsort(bits >= 0, kind="stable")
@@ -325,7 +325,7 @@ class Graph:
         fast = self._speed("bandwidth", 0, bandwidth, bandwidth_Bps)[codes]
         wait = self._speed("latency", 1, latency, time_ps)[codes]
         src, dst = number[np.array(self.ends, np.int64).reshape(-1, 2).T]
-        # The link back comes right after its twin.
+        # The link back follows its link.
         repeats = np.frombuffer(bytes(self.both), np.uint8) + 1
         row = np.repeat(np.arange(codes.size), repeats)
         back = np.append(False, row[1:] == row[:-1]) if row.size else np.empty(0, bool)

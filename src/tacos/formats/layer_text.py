@@ -1,22 +1,22 @@
-"""Workloads as text, a line per layer: those of ASTRA-sim 1.0, and of LIBRA; only read.
+"""Workloads of ASTRA-sim 1.0 and of LIBRA as text, one line per layer; only read.
 
 A line has twelve columns: a name, a number that is ignored, then computation in nanoseconds, collective and bytes of
-the forward pass, of the input gradient and of the weight gradient, and how long updating the weights takes::
+the forward pass, of the input gradient and of the weight gradient, and the time to update the weights::
 
     DATA
     54
     conv1  -1  13003 NONE 0  12864 NONE 0  32291 ALLREDUCE 37632  3229
 
-Files of ASTRA-sim begin with a parallelism, which says which dimensions of the network the collectives use and what
-waits for them, and the number of layers. Files of LIBRA have only layers. A second file lists, for the forward
-pass and both gradients, how many NPUs of each dimension take part; -1 stands for none. There nothing overlaps::
+Files of ASTRA-sim begin with a parallelism, which determines which dimensions of the network the collectives use and
+what waits for them, and the number of layers. Files of LIBRA have only layers. A second file lists, for the forward
+pass and both gradients, how many NPUs of each dimension take part; -1 means none. In LIBRA nothing overlaps::
 
     Forward: [4, 2, -1]
     InputGrad: [4, 2, -1]
     WeightGrad: [-1, 2, 8]
 
-All ranks have the same nodes. The size of an all-gather is one rank's part, that of other collectives the whole
-buffer, as everywhere in a workload.
+All ranks have the same nodes. As in all workloads, the size of an all-gather is one rank's part, and that of other
+collectives the whole buffer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PARALLELISMS = (
 )
 _MOST_NODES = 10**8
 _Dims = frozenset[int]
-"""Dimensions that a collective uses; without any there is no collective."""
+"""Dimensions that a collective uses; none if there is no collective."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Communicators(Struct):
 
 
 def looks_like_astra(head: str) -> bool:
-    """Whether a text begins with a parallelism of ASTRA-sim 1.0.
+    """Return whether a text begins with a parallelism of ASTRA-sim 1.0.
 
     >>> looks_like_astra("DATA\\n54\\nconv1 -1"), looks_like_astra("DATE 1")
     (True, False)
@@ -101,7 +101,7 @@ def looks_like_astra(head: str) -> bool:
 
 
 def looks_like_libra(head: str) -> bool:
-    """Whether the first line of a text is a layer.
+    """Return whether the first line of a text is a layer.
 
     >>> looks_like_libra("embed -1 1000 ALLTOALL 8 300 NONE 0 10 ALLREDUCE 8 10")
     True
@@ -113,14 +113,14 @@ def looks_like_libra(head: str) -> bool:
 def read_astra(path: Location, *, dims: Sequence[int] | None = None, passes: int = 1) -> Workload:
     """Read a workload of ASTRA-sim 1.0.
 
-    What waits for what is as in its training loop: collectives of the forward pass block; those of gradients overlap
-    with what is computed next, and the weight gradient's must be over, and its weights updated, before the layer
-    begins another pass.
+    Dependencies follow its training loop: collectives of the forward pass block; those of gradients overlap with the next
+    computations. The weight gradient's collective must be complete, and the weights updated, before the layer begins
+    another pass.
 
     Args:
         path: The file.
-        dims: NPUs of each dimension of the network, the first one varying fastest; the file does not say it.
-        passes: Training steps.
+        dims: NPUs of each dimension of the network, which the file does not contain; the first varies fastest.
+        passes: Number of training steps.
 
     Raises:
         FormatError: The file is not such a workload; the message names line and column.
@@ -146,7 +146,7 @@ def read_astra(path: Location, *, dims: Sequence[int] | None = None, passes: int
         count = _whole(lines[1] if len(lines) > 1 else "", "line 2: the number of layers")
         layers = _layers(lines[2:], 3, last=header[0] == "HYBRID_CUSTOMIZED")
         if len(layers) != count:
-            raise ValueError(f"there are {len(layers)} layers, line 2 says {count}")
+            raise ValueError(f"there are {len(layers)} layers, but line 2 says {count}")
         loop = _Loop(header, layers, sizes)
         for _ in range(passes):
             loop.run()
@@ -163,12 +163,12 @@ def read_libra(
 
     Args:
         path: The file.
-        dims: NPUs of each dimension of the network; by default as the communicators say it.
-        groups: LIBRA's file of communicators; by default ``communicator.yml`` beside the workload, if there is one. Else
-            all NPUs take part in every collective.
+        dims: NPUs of each dimension of the network; by default taken from the communicators.
+        groups: LIBRA's file of communicators; by default ``communicator.yml`` in the workload's directory, if it exists.
+            Otherwise all NPUs take part in every collective.
 
     Raises:
-        FormatError: A file is not what it should be; the message names line or field.
+        FormatError: A file is malformed; the message names line or field.
     """
     beside = Path(str(path)).parent / "communicator.yml"
     file = Path(groups) if groups is not None else beside if beside.is_file() else None
@@ -202,15 +202,17 @@ def _communicators(
     sizes = [0] * count
     for name, row in rows.items():
         if len(row) != count:
-            raise ValueError(f"{name} has {len(row)} dimensions, Forward has {count}")
+            raise ValueError(f"{name} has {len(row)} dimensions, but Forward has {count}")
         for dim, size in enumerate(row):
             if size > 0 and sizes[dim] not in (0, size):
-                raise ValueError(f"{name}[{dim}] is {size}, another communicator says {sizes[dim]}")
+                raise ValueError(
+                    f"{name}[{dim}] is {size}, but another communicator has {sizes[dim]}"
+                )
             sizes[dim] = max(sizes[dim], size)
     if dims is not None:
         if len(dims) != count or any(s not in (0, d) for s, d in zip(sizes, dims, strict=True)):
             raise ValueError(
-                f"the communicators are for {sizes} NPUs, the network has {list(dims)}"
+                f"the communicators are for {sizes} NPUs, but the network has {list(dims)}"
             )
         sizes = list(dims)
     if 0 in sizes:
@@ -247,7 +249,7 @@ def _layers(lines: list[str], first: int, *, last: bool = False) -> list[_Layer]
         if not words:
             continue
         if len(words) != wanted:
-            raise ValueError(f"line {number}: there are {len(words)} columns, a layer has {wanted}")
+            raise ValueError(f"line {number}: there are {len(words)} columns; a layer has {wanted}")
         forward, input_grad, weight_grad = (
             _step(words[at : at + 3], f"line {number}, column {at + 1}") for at in (2, 5, 8)
         )
@@ -270,7 +272,7 @@ def _step(words: list[str], place: str) -> _Step:
 
 @dataclass
 class _Graph:
-    """The nodes of one rank, which all ranks have; their groups differ."""
+    """The nodes of one rank; all ranks have the same nodes with different groups."""
 
     dims: tuple[int, ...]
     kind: list[int] = field(default_factory=list)
@@ -282,7 +284,7 @@ class _Graph:
     deps: list[list[int]] = field(default_factory=list)
 
     def compute(self, name: str, time_ps: int, after: list[int]) -> list[int]:
-        """Add a computation; return what the next node waits for."""
+        """Add a computation; return the nodes that the next node waits for."""
         if not time_ps:
             return after
         return self._add(_COMP, name, after, time_ps=time_ps)
@@ -322,7 +324,7 @@ class _Graph:
         return [len(self.kind) - 1]
 
     def workload(self) -> Workload:
-        """All ranks."""
+        """Return the numbers of all ranks."""
         if not self.kind:
             raise ValueError("no layer computes or communicates anything")
         ranks, rows = prod(self.dims), len(self.kind)
@@ -356,7 +358,7 @@ class _Graph:
         )
 
     def _groups(self, used: _Dims, groups: list[tuple[int, list[int]]]) -> np.ndarray[Any, Any]:
-        """The group of each rank whose members differ in the given dimensions; appends new groups."""
+        """Return, for each rank, the group whose members differ in the given dimensions; add new groups to the list."""
         ranks = np.arange(prod(self.dims))
         line = np.zeros_like(ranks)  # the coordinates in all other dimensions
         stride, width = 1, 1
@@ -483,7 +485,7 @@ class _Loop:
         return self.graph.compute(f"{layer.name} input grad", layer.input_grad.time_ps, after)
 
     def _weight_grad(self, i: int, after: list[int]) -> list[int]:
-        """The weight gradient, whose collective and update only the layer's next pass waits for."""
+        """Add the weight gradient; only the layer's next pass waits for its collective and update."""
         layer = self.layers[i]
         done = self.graph.compute(f"{layer.name} weight grad", layer.weight_grad.time_ps, after)
         summed = self._collective(layer, "weight grad", 2, done)
@@ -495,7 +497,7 @@ class _Loop:
         return self.graph.collective(f"{layer.name} {what}", step, self._dims(layer, which), after)
 
     def _dims(self, layer: _Layer, which: int) -> _Dims:
-        """Dimensions that a collective of a layer uses: 0 forward, 1 input gradient, 2 weight gradient."""
+        """Return the dimensions that a collective of a layer uses: 0 forward, 1 input gradient, 2 weight gradient."""
         parallelism = layer.parallelism or self.parallelism
         count = len(self.graph.dims)
         everything, first = frozenset(range(count)), frozenset({0})

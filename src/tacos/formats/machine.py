@@ -1,9 +1,9 @@
 """One machine as its devices and cables, and copies of it on a fabric as a topology.
 
 Descriptions of real machines (`nccl_topo`, `nvidia_smi`) list GPUs, NICs, PCIe bridges and CPUs. GPUs
-become NPUs, everything else that lies between them becomes a switch. What leads nowhere is left out:
-NICs of a machine that is alone, ports far slower than the fastest (they manage the machine), bridges
-behind which there is nothing. A bridge that only passes on is part of its link.
+become NPUs; everything else between them becomes a switch. Dead ends are left out: NICs of a single machine,
+ports far slower than the fastest (management ports), and bridges with nothing behind them. A bridge that only
+forwards is part of its link.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Machine:
     names: list[str] = field(default_factory=list)
     cables: list[Cable] = field(default_factory=list)
     nic_Bps: dict[int, int] = field(default_factory=dict)
-    """What each NIC has towards the fabric."""
+    """Each NIC's link to the fabric."""
 
     def add(self, kind: str, name: str, bandwidth_Bps: int = 0) -> int:
-        """A new device: ``"gpu"``, ``"nic"``, ``"bridge"``, ``"cpu"`` or ``"switch"``; its number."""
+        """Add a device (``"gpu"``, ``"nic"``, ``"bridge"``, ``"cpu"`` or ``"switch"``) and return its number."""
         self.kinds.append(kind)
         self.names.append(name)
         device = len(self.kinds) - 1
@@ -64,14 +64,14 @@ class Machine:
         return device
 
     def join(self, a: int, b: int, bandwidth_Bps: int, latency_ps: int) -> None:
-        """A cable between two devices."""
+        """Add a cable between two devices."""
         self.cables.append(Cable(a, b, bandwidth_Bps, latency_ps))
 
     def without_pcie(self) -> Machine:
-        """The same machine without bridges and CPUs: every GPU has a link to the NIC nearest to it.
+        """Return the same machine without bridges and CPUs: every GPU has a link to the NIC nearest to it.
 
-        GPUs then reach each other over their own cables only, as libraries let them where there are
-        such cables. Of NICs equally near the one with fewest GPUs so far is taken.
+        GPUs then reach each other over their own cables only, as communication libraries do if there are such cables. Of
+        equally near NICs, the one with the fewest GPUs so far is chosen.
         """
         kept = [
             device for device, kind in enumerate(self.kinds) if kind in ("gpu", "nic", "switch")
@@ -102,7 +102,7 @@ class Machine:
         return plain
 
     def _ways_to_nics(self, gpu: int, at: list[list[Cable]]) -> list[tuple[int, Cable]]:
-        """For every NIC the number of links on the way from a GPU, and the way as one cable."""
+        """Return, for every NIC, the number of links on the path from a GPU, and the path as one cable."""
         reached = {gpu: (0, Cable(gpu, gpu, 2**62, 0))}
         queue = [gpu]
         for device in queue:
@@ -121,12 +121,12 @@ class Machine:
     def topology(
         self, *, boxes: int = 1, fabric: str = "switch", nic_latency_ps: int = 1_300_000
     ) -> Topology:
-        """The machine alone, or `boxes` of it, whose NICs meet on one switch or on one per rail.
+        """Return the machine alone, or `boxes` copies whose NICs are joined by one switch, or one switch per rail.
 
-        GPUs keep the order in which they were added. A rail joins the NICs of one place in all boxes.
+        GPUs keep the order in which they were added. A rail joins the NICs at one position in all boxes.
 
         Raises:
-            ValueError: there are no GPUs, no NICs to join boxes with, or no way between two GPUs.
+            ValueError: there are no GPUs, no NICs to join boxes with, or no path between two GPUs.
         """
         if fabric not in ("switch", "rail"):
             raise ValueError(f'fabric must be "switch" or "rail"; got {fabric!r}')
@@ -185,7 +185,7 @@ class Machine:
         return [nic for nic, speed in self.nic_Bps.items() if speed * _MANAGEMENT > fastest]
 
     def _reduced(self, ends: set[int]) -> tuple[set[int], list[Cable]]:
-        """Devices and cables without dead ends and without bridges that only pass on."""
+        """Return the devices and cables without dead ends and without bridges that only forward."""
         cables = dict(enumerate(self.cables))
         at: list[set[int]] = [set() for _ in self.kinds]
         for i, cable in cables.items():
@@ -200,7 +200,7 @@ class Machine:
             mine = [(i, cables[i]) for i in sorted(at[device])]
             others = [cable.b if cable.a == device else cable.a for _, cable in mine]
             leads_on = len(set(others)) > 1
-            # A bridge that joins two ends is where they meet.
+            # A bridge with two cables is replaced by one cable.
             is_link = (
                 self.kinds[device] == "bridge" and len(mine) == 2 and not ends.issuperset(others)
             )

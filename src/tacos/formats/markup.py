@@ -1,8 +1,8 @@
 """YAML and JSON text as plain values, and back.
 
-Reading refuses what would surprise people who write files by hand: duplicate keys, aliases,
-tags, second documents. Words mean what they mean in JSON, so that a node may be called ``on`` or
-``1:30``. Writing keeps one entry of a long list per line, which people can read and `diff` compare.
+Reading refuses features that would surprise people who write files by hand: duplicate keys, aliases, tags and second
+documents. Words are read as in JSON, so a node may be called ``on`` or ``1:30``. Writing puts each entry of a long
+list on its own line, for readers and for `diff`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "as_yaml", "load"]
 
-_DEEPEST = 16  # no field is nested half as deep
-_LONG = 12  # entries of a list that share a line
+_DEEPEST = 16  # more than twice the depth of any field
+_LONG = 12  # largest number of list entries on one line
 
 
 def load(path: Location) -> Any:
-    """The value a YAML or JSON file holds; a ValueError says what is wrong, and in which line.
+    """Return the value of a YAML or JSON file; a ValueError names the line and what is wrong.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -60,10 +60,10 @@ def _from_json(text: str) -> Any:
 
 
 def _from_yaml(text: str) -> Any:
-    """The value of a YAML document of mappings, lists and plain values.
+    """Return the value of a YAML document of mappings, lists and plain values.
 
-    Built from the parser's events: that shows duplicate keys and aliases with their lines, and
-    reads words as JSON would, so that a node may be called ``on`` or ``1:30``.
+    It is built from the parser's events, which give the lines of duplicate keys and aliases. Words are read as in JSON, so
+    a node may be called ``on`` or ``1:30``.
     """
     import yaml
 
@@ -79,7 +79,7 @@ def _from_yaml(text: str) -> Any:
 
 def _value_of(events: Iterator[Any]) -> Any:
     stack: list[dict[Any, Any] | list[Any]] = []
-    keys: list[Any] = []  # per open collection: the key that waits for its value
+    keys: list[Any] = []  # the pending key of each open collection
     no_key = object()
     documents: list[Any] = []
     for event in events:
@@ -104,7 +104,7 @@ def _value_of(events: Iterator[Any]) -> Any:
         elif kind == "AliasEvent":
             raise ValueError(f"line {line}: aliases (*{event.anchor}) are not supported")
         elif kind == "DocumentStartEvent" and documents:
-            raise ValueError(f"line {line}: a second document, there must be one")
+            raise ValueError(f"line {line}: a second document; there must be one")
         else:
             continue
         if not stack:
@@ -137,7 +137,7 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 @lru_cache(maxsize=1 << 16)
 def _plain(text: str) -> Any:
-    """An unquoted YAML value, read as JSON would read it."""
+    """Return an unquoted YAML value, read as JSON would read it."""
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
@@ -146,7 +146,7 @@ def _plain(text: str) -> Any:
 
 
 def as_json(fields: dict[str, Any]) -> str:
-    """A mapping as JSON, one line for each field and each entry of a long list.
+    """Return a mapping as JSON, one line for each field and each entry of a long list.
 
     >>> print(as_json({"npus": 2, "links": [[0, 1]]}), end="")
     {
@@ -167,7 +167,7 @@ _json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def as_yaml(fields: dict[str, Any]) -> str:
-    """A mapping as YAML, one line for each field and each entry of a long list.
+    """Return a mapping as YAML, one line for each field and each entry of a long list.
 
     >>> print(as_yaml({"npus": 2, "names": ["a", "on"]}), end="")
     npus: 2
@@ -188,7 +188,7 @@ _UNPRINTABLE = re.compile(r"[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _flow(value: Any) -> str:
-    """A value in YAML's one-line style."""
+    """Return a value in YAML's one-line style."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
@@ -204,5 +204,5 @@ def _flow(value: Any) -> str:
 def _quoted(text: str) -> str:
     if _BARE.fullmatch(text) and text.lower() not in _NOT_BARE:
         return text
-    # A JSON string is a YAML one, but for characters that YAML wants escaped.
+    # A JSON string is a YAML string, except for characters that YAML wants escaped.
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", _json(text))

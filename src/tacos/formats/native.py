@@ -1,13 +1,12 @@
 """The ``.tacos`` file: one schedule with its topology, collective, routes and provenance.
 
-A file is a row of blocks: a header, then one block per column. A block is its payload, zeros, and
+A file is a sequence of blocks: a header, then one block per column. A block is its payload, zeros, and
 the CRC-32 of both, and is a multiple of 64 bytes long, so every byte of a file is covered by a
 checksum. The header's payload is a signature, the version, and JSON with all single values and the
 table of sections; a section's payload is a column in little-endian order. Columns go from memory to
 the file and back without a copy. ``docs/guide/file-format.md`` has every byte.
 
-Whatever is not as written here is refused: an unknown field or section, a byte too many, a value
-that the constructors refuse.
+Any deviation is refused: an unknown field or section, extra bytes, a value that the constructors refuse.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
 VERSION = 3
-"""Any change of the fields, the sections or their meaning is a new number; old ones stay readable.
+"""The version of the format. Any change of the fields, the sections or their meaning increases it; old versions stay readable.
 
-The model of time is part of that meaning: a file whose transfers end at another time is refused.
+The model of time is part of that meaning: a file whose transfers end at a different time is refused.
 """
 
-# Like PNG's: a first byte that is not text, and line ends that a text-mode transfer would change.
+# Like PNG's: a first byte that is not text, and line endings that a text-mode transfer would change.
 _MAGIC = b"\x89TCS\r\n\x1a\n"
 _PREAMBLE = len(_MAGIC) + 8
 _ALIGNMENT = 64
 _CRC_BYTES = 4
-_STEP = 1 << 20  # large enough for the disk, small enough that the checksum finds it in the cache
+_STEP = 1 << 20  # large enough for the disk, small enough to stay in the cache for the checksum
 
 # In the order of the file, which is also the order in which the objects can be built.
 _SECTIONS = {
@@ -94,7 +93,7 @@ class _Topology(Struct, forbid_unknown_fields=True):
 
 
 class _Entries(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many entries of each ``collective`` section belong to a part."""
+    """Number of entries of each ``collective`` section that belong to a part."""
 
     group: _Count = 0
     bytes: _Count = 0
@@ -114,7 +113,7 @@ class _Part(Struct, forbid_unknown_fields=True):
 
 
 class _File(Struct, forbid_unknown_fields=True):
-    """What the file says that the schedule was lifted from."""
+    """The file that the schedule was lifted from."""
 
     name: str
     dialect: str
@@ -130,7 +129,7 @@ class _Facts(Struct, forbid_unknown_fields=True):
     consistent: bool
     cut_short: bool
     matched_ports: bool
-    rejected: list[str] | None = None  # version 2 has neither of these: the provenance told them
+    rejected: list[str] | None = None  # version 2 has these in the provenance
     file: _File | None = None
 
     @property
@@ -145,7 +144,7 @@ class _Schedule(Struct, forbid_unknown_fields=True):
     orders: list[_Int32]
     time_ps: _Int64
     provenance: str
-    facts: _Facts | None = None  # version 1 has none: the provenance told them
+    facts: _Facts | None = None  # version 1 has them in the provenance
 
     @property
     def version(self) -> int | None:
@@ -171,7 +170,7 @@ class _Header(Struct, forbid_unknown_fields=True):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a file is one of these, by how it begins.
+    """Return whether a file has this format, judged by its beginning.
 
     >>> looks_like(_MAGIC.decode(errors="replace")), looks_like("npus: 4")
     (True, False)
@@ -180,9 +179,9 @@ def looks_like(head: str) -> bool:
 
 
 def write(schedule: Schedule, path: Location) -> None:
-    """Write a schedule to a ``.tacos`` file, whole or not at all.
+    """Write a schedule to a ``.tacos`` file, atomically.
 
-    The same schedule gives the same bytes.
+    Equal schedules give equal bytes.
 
     Raises:
         FormatError: Something is at ``path`` that is not a regular file.
@@ -212,12 +211,12 @@ def read(path: Location, *, mapped: bool = False) -> Schedule:
 
     Args:
         path: The file, or a binary file object.
-        mapped: Leave the transfers in the file, from which they are read when they are needed, however often: for
-            schedules that are larger than the memory. The file must stay as it is meanwhile; that another one
-            takes its place, as when it is saved again, does no harm.
+        mapped: Leave the transfers in the file and read them from there each time that they are needed, for schedules
+            larger than the memory. The file must not be modified in the meantime; replacing it by another file, as
+            saving does, is safe.
 
     Raises:
-        FormatError: The file is damaged, of a newer version, or holds no possible schedule.
+        FormatError: The file is damaged, of a newer version, or does not hold a valid schedule.
         OSError: The file cannot be opened.
 
     >>> read(__file__)  # doctest: +ELLIPSIS
@@ -241,13 +240,13 @@ def read(path: Location, *, mapped: bool = False) -> Schedule:
         )
         if schedule.time_ps != header.schedule.time_ps:
             raise ValueError(
-                f"time_ps is {header.schedule.time_ps}, the transfers end at {schedule.time_ps} ps"
+                f"time_ps is {header.schedule.time_ps}, but the transfers end at {schedule.time_ps} ps"
             )
         return schedule
 
 
 def peek(path: Location) -> dict[str, Any]:
-    """What the header of a ``.tacos`` file says, without reading its columns.
+    """Return the header of a ``.tacos`` file without reading its columns.
 
     Raises:
         FormatError: The header is damaged, of a newer version, or does not fit the file's size.
@@ -335,7 +334,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             quantum_ps=schedule.quantum_ps,
             orders=schedule.orders,
             time_ps=schedule.time_ps,
-            # Text within the JSON: Python's may hold what JSON does not, such as an infinite bound.
+            # Stored as text within the JSON, since Python's values may be outside of JSON, such as an infinite bound.
             provenance=json.dumps(schedule.provenance),
             facts=_Facts(
                 engine=schedule.engine,
@@ -352,7 +351,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
 
 
 def _facts(header: _Schedule) -> dict[str, Any]:
-    """The fields that code computes from; old versions have them in the provenance, which may hold anything."""
+    """Return the program's typed fields. Old versions store them in the provenance, which may hold anything."""
     told = json.loads(header.provenance)
     if header.facts is None:
         engine, bound_s = told.get("engine"), told.get("bound_s")
@@ -382,13 +381,13 @@ def _topology(header: _Topology, columns: _Columns) -> Topology:
 
 
 def _parts(parts: list[_Part], columns: _Columns) -> list[CollectivePart]:
-    """Cut the columns into those of the parts, which follow one another."""
+    """Split the columns into those of the parts, which are consecutive."""
     pieces: dict[str, Iterator[np.ndarray[Any, Any]]] = {}
     for field, column in columns.items():
         ends = np.cumsum([0, *(getattr(part.entries, field) for part in parts)], dtype=object)
         if ends[-1] != len(column):
             raise ValueError(
-                f"section collective.{field} has {len(column)} entries, the parts have {ends[-1]}"
+                f"section collective.{field} has {len(column)} entries, but the parts have {ends[-1]}"
             )
         pieces[field] = iter(np.split(column, ends[1:].astype(np.int64)))
     return [
@@ -408,7 +407,7 @@ def _parts(parts: list[_Part], columns: _Columns) -> list[CollectivePart]:
 
 @contextmanager
 def _opened(path: Location) -> Iterator[tuple[BinaryIO, _Header]]:
-    """The file after its header, and the header; a ValueError becomes one that names the file."""
+    """Open a file, positioned after its header, and its header; errors name the file."""
     with _binary(path) as file:
         try:
             yield file, _read_header(file)
@@ -418,16 +417,16 @@ def _opened(path: Location) -> Iterator[tuple[BinaryIO, _Header]]:
 
 def _binary(path: Location) -> AbstractContextManager[BinaryIO]:
     if isinstance(path, Stream):
-        # Columns are found by their place in the file.
+        # Columns are found by their position in the file.
         whole = path.file.seekable() and path.file.tell() == 0
         return nullcontext(path.file if whole else BytesIO(path.file.read()))
-    if not Path(path).is_file() and Path(path).exists():  # opening a pipe would wait for ever
+    if not Path(path).is_file() and Path(path).exists():  # opening a pipe would block forever
         raise FormatError(f"{path}: not a regular file")
     return Path(path).open("rb")
 
 
 def _size(file: BinaryIO) -> int:
-    """How many bytes a file has; leaves its position as it is."""
+    """Return the size of a file in bytes, and keep its position."""
     here = file.tell()
     size = file.seek(0, os.SEEK_END)
     file.seek(here)
@@ -445,12 +444,16 @@ def _read_header(file: BinaryIO) -> _Header:
         raise ValueError(f"the file has {size} bytes: it is cut short")
     version = int.from_bytes(preamble[8:12], "little")
     if version > VERSION:
-        raise ValueError(f"version {version}, this tacos reads up to {VERSION}: upgrade it")
+        raise ValueError(
+            f"version is {version}, but this version of tacos reads up to {VERSION}; upgrade it"
+        )
     if version < 1:
         raise ValueError(f"version is {version}; it must be 1 to {VERSION}")
     length = _PREAMBLE + int.from_bytes(preamble[12:16], "little")
     if _block_bytes(length) > size:
-        raise ValueError(f"the header ends at byte {length}, the file has {size}: it is cut short")
+        raise ValueError(
+            f"the header ends at byte {length}, but the file has {size}: it is cut short"
+        )
     payload = bytearray(length)
     file.seek(0)
     _read_block(file, memoryview(payload), "the header")
@@ -464,9 +467,11 @@ def _read_header(file: BinaryIO) -> _Header:
 
 
 def _check(header: _Header, header_bytes: int, size: int) -> None:
-    """Refuse what would allocate more than the file can fill, or read other than it says."""
+    """Refuse a header that would allocate more memory than the file can fill, or that contradicts the file."""
     if len(header.sections) != len(_SECTIONS):
-        raise ValueError(f"{len(header.sections)} sections, version {VERSION} has {len(_SECTIONS)}")
+        raise ValueError(
+            f"there are {len(header.sections)} sections; version {VERSION} has {len(_SECTIONS)}"
+        )
     for section, (name, dtype) in zip(header.sections, _SECTIONS.items(), strict=True):
         if (section.name, section.dtype) != (name, dtype):
             found = f'"{section.name}" with dtype "{section.dtype}"'
@@ -477,7 +482,7 @@ def _check(header: _Header, header_bytes: int, size: int) -> None:
         raise ValueError(f"the file has {size} bytes of {expected}: it is cut short")
     if size > expected:
         raise ValueError(f"{size - expected} bytes follow the end of the schedule")
-    # An NPU without links takes no space in the file but some in memory.
+    # An NPU without links takes memory, but no space in the file.
     if header.topology.npus > size:
         raise ValueError(f"npus is {header.topology.npus}, more than the file has bytes")
     file = header.schedule.facts and header.schedule.facts.file
@@ -502,7 +507,7 @@ def _decoded(text: bytes | memoryview, kind: Any, what: str) -> Any:
 
 
 def _read_columns(file: BinaryIO, header: _Header, noun: str, mapped: bool = False) -> _Columns:
-    """The sections of one noun, which come next in the file."""
+    """Return the next sections of the file, those of one object."""
     columns = {}
     for section in header.sections:
         owner, _, field = section.name.partition(".")
@@ -516,7 +521,7 @@ def _read_columns(file: BinaryIO, header: _Header, noun: str, mapped: bool = Fal
 
 
 def _mapped(file: BinaryIO, section: _Section) -> np.ndarray[Any, Any] | None:
-    """A section as part of the file, checked; None for small ones, and for what is not a file of the system."""
+    """Map a section into memory and check it; None for small sections and for streams."""
     size = section.count * np.dtype(section.dtype).itemsize
     if size < _STEP or not isinstance(file, BufferedReader):
         return None

@@ -2,14 +2,14 @@
 
 ``system`` holds ``cpu`` elements (NUMA domains), these nest ``pci`` (bridges and devices), and a device
 holds a ``gpu`` with its ``nvlink`` or ``xgmi`` cables, or a ``nic`` with its ``net`` ports. A file
-describes one machine; `read` takes how many of them there are, and how their NICs meet.
+describes one machine; `read` takes the number of machines, and how their NICs are joined.
 
-GPUs are NPUs in the order of their ranks. NVLink and xGMI cables are links of their joint
+GPUs are NPUs in the order of their ranks. NVLink and xGMI cables between two devices are one link with their total
 bandwidth; NVSwitches are one switch. PCIe bridges and CPUs are switches, and every two CPUs are joined.
 
-The files name generations, not speeds. The nominal ones are vendors' figures for one direction; those
-of NCCL and RCCL (``speeds="nccl"``) are what their own search counts with, measured on real machines. The
-speeds between CPUs are NCCL's in both cases. Latencies are not on data sheets: 0.7 us over a direct
+The files name generations, not speeds. Nominal speeds are vendors' figures for one direction; those of NCCL and RCCL
+(``speeds="nccl"``) are the values that their own search uses, measured on real machines. The speeds between CPUs are
+NCCL's in both cases. Latencies are not on data sheets: 0.7 us over a direct
 cable, half of it per link of a switch and 1.3 us to the fabric as in `tacos.topology.machines`, 0.25 us per
 PCIe link as an assumption.
 """
@@ -35,9 +35,9 @@ _MOST_BYTES = 1 << 26
 _MOST_ELEMENTS = 1 << 14
 _MOST_CPUS = 256
 _MB = 10**6
-_MOST_CABLES = 1000  # between two devices
+_MOST_CABLES = 1000  # largest number of cables between two devices (chosen)
 
-# MB/s of one cable, nominal and as NCCL or RCCL count it, from this generation on.
+# MB/s of one cable from this generation on: nominal, and as NCCL or RCCL count it.
 _NVLINK = {60: (20_000, 18_000), 70: (25_000, 20_000), 80: (25_000, 20_000), 86: (14_062, 12_000),
            87: (25_000, 20_000), 90: (25_000, 20_600), 100: (50_000, 40_100)}  # fmt: skip
 _XGMI = {900: (46_000, 24_000), 910: (50_000, 36_000), 940: (64_000, 48_000), 950: (76_800, 48_000)}
@@ -60,7 +60,7 @@ class _Element:
     children: list[_Element] = field(default_factory=list)
 
     def whole(self, key: str, default: int | None = None, least: int = 0, most: int = 10**9) -> int:
-        """An attribute that is a whole number."""
+        """Return an attribute that is a whole number."""
         text = self.attributes.get(key, "")
         if not text and default is not None:
             return default
@@ -90,14 +90,14 @@ def read(
 
     Args:
         path: The file.
-        boxes: How many such machines; one alone has no NICs.
-        fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one for the NICs of each place.
+        boxes: Number of such machines; a single one has no NICs.
+        fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one switch for the NICs of each position.
         pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
             and every GPU has a link to the NIC nearest to it.
-        speeds: ``"nominal"`` (vendors' figures) or ``"nccl"`` (what NCCL and RCCL count with).
+        speeds: ``"nominal"`` (vendors' figures) or ``"nccl"`` (the values that NCCL and RCCL use).
         latency: Latency of a direct NVLink or xGMI cable; a path through NVSwitch has the same latency in total.
         pcie_latency: Latency of a PCIe link, and between CPUs.
-        nic_latency: Between a NIC and the fabric.
+        nic_latency: Latency between a NIC and the fabric.
 
     Raises:
         FormatError: The file is not such a description; the message names line and attribute.
@@ -191,7 +191,7 @@ class _Builder:
         self._unique_names()
 
     def _find_gpus(self, element: _Element) -> None:
-        """All GPUs in the order of the file; `_pci` meets them in the same order."""
+        """Return all GPUs in the order of the file, in which `_pci` meets them too."""
         for child in element.children:
             if child.name == "pci" and _is_gpu(child):
                 inner = next((one for one in child.children if one.name == "gpu"), None)
@@ -200,7 +200,7 @@ class _Builder:
                 self._find_gpus(child)
 
     def _number_gpus(self) -> None:
-        """GPUs become devices first, by rank, else by device number, else as they come."""
+        """Add GPUs as the first devices, by rank, else by device number, else in the order of the file."""
         order = list(range(len(self.gpus)))
         for key in ("rank", "dev"):
             found = [
@@ -256,7 +256,7 @@ class _Builder:
         if text and not match and text != "unknown speed":
             given = quoted(element.attributes["link_speed"])
             raise ValueError(
-                f"line {element.line}: link_speed of <pci> is {given}, write for example '16.0 GT/s'"
+                f"line {element.line}: link_speed of <pci> is {given}; write for example '16.0 GT/s'"
             )
         gigatransfers = float(match[1]) if match else 8.0  # NCCL's own assumption
         lane = _LANE[max((known for known in _LANE if known <= gigatransfers), default=2.5)]
@@ -264,7 +264,7 @@ class _Builder:
         return int(lane[self.column] * min(width, 64) * _MB)
 
     def _cables(self) -> None:
-        """Links of NVLink, xGMI and C2C; a cable that one end lists twice or not at all counts once."""
+        """Add links of NVLink, xGMI and C2C; a cable that one end lists twice or not at all counts once."""
         direct: dict[tuple[int, int], int] = {}
         to_switch: dict[int, int] = {}
         for gpu in self.gpus:
@@ -294,7 +294,7 @@ class _Builder:
                     self.machine.join(gpu.device, gpu.cpu, speed, self.cable_ps)
                 elif kind == "0x068000":
                     to_switch[gpu.device] = to_switch.get(gpu.device, 0) + speed
-                # Others lead to GPUs that are hidden from this machine's user.
+                # Other cables lead to GPUs that are hidden from this machine's user.
         for (a, b), speed in direct.items():
             if a < b or (b, a) not in direct:
                 self.machine.join(a, b, max(speed, direct.get((b, a), 0)), self.cable_ps)
@@ -304,7 +304,7 @@ class _Builder:
                 self.machine.join(gpu_device, switch, speed, self.cable_ps // 2)
 
     def _cable_Bps(self, gpu: _Gpu, cable: _Element) -> int:
-        assert gpu.element is not None  # who has a cable has an element
+        assert gpu.element is not None  # a GPU with a cable has an element
         if cable.name == "nvlink":
             table, generation = _NVLINK, gpu.element.whole("sm", 80)
         else:
@@ -321,7 +321,7 @@ class _Builder:
 
 
 def _is_gpu(pci: _Element) -> bool:
-    """A GPU is inside, or hand-made files say it by the class alone."""
+    """Return whether an element is a GPU: one is inside it or, in handwritten files, its class says so."""
     if any(child.name == "gpu" for child in pci.children):
         return True
     return not pci.children and pci.text("class").startswith(("0x03", "0x1200"))
@@ -335,7 +335,7 @@ def _busid(pci: _Element) -> str:
 
 
 def _gcn(gpu: _Element) -> int:
-    """The generation of an AMD GPU, 910 or gfx90a for an MI250, as one growing number."""
+    """Return the generation of an AMD GPU (910 or gfx90a for an MI250) as a number that grows with it."""
     text = gpu.text("gcn").removeprefix("gfx").partition(":")[0]
     return 910 if text == "90a" else int(text) if re.fullmatch("[0-9]{3,4}", text) else 910
 

@@ -2,8 +2,8 @@
 
 A cell says ``NV#`` (the number of NVLinks), ``PIX`` or ``PXB`` (behind the same PCIe bridges), ``PHB`` (the
 same host bridge), ``NODE`` (the same NUMA domain) or ``SYS`` (across CPUs). Devices behind the same bridges
-share a PCIe switch, those of one NUMA domain a CPU, and CPUs are joined with each other. NVLinks that
-are more than a GPU can have (18) lead to NVSwitch. The text has no speeds: they are arguments.
+share a PCIe switch, those of one NUMA domain share a CPU, and CPUs are joined with each other. If a GPU has more NVLinks
+in total than it can have (18), they lead to NVSwitch. The text does not contain speeds; they are arguments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CELLS = "X, NV#, PIX, PXB, PHB, NODE and SYS"
 
 
 def looks_like(head: str) -> bool:
-    """Whether a text begins as the command's output does.
+    """Return whether a text begins like the command's output.
 
     >>> looks_like("\\tGPU0\\tGPU1\\tCPU Affinity"), looks_like("2 0 1")
     (True, False)
@@ -60,14 +60,14 @@ def read(
 
     Args:
         path: The file with the command's output.
-        boxes: How many such machines; one alone has no NICs.
-        fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one for the NICs of each place.
+        boxes: Number of such machines; a single one has no NICs.
+        fabric: ``"switch"``, which joins all NICs, or ``"rail"``, one switch for the NICs of each position.
         pcie: Whether GPUs also reach each other over PCIe; if not, bridges and CPUs are left out,
             and every GPU has a link to the NIC nearest to it.
-        bandwidth, latency: Values of one NVLink: 25 GB/s for NVLink 2 to 4, 50 GB/s for NVLink 5. A way
-            through NVSwitch takes the same latency in all.
+        bandwidth, latency: Values of one NVLink: 25 GB/s for NVLink 2 to 4, 50 GB/s for NVLink 5. A path
+            through NVSwitch has the same latency in total.
         pcie_bandwidth, pcie_latency: Values of a PCIe link and between CPUs; the default is PCIe 4 x16.
-        nic_bandwidth, nic_latency: Between a NIC and the fabric; must be given for several boxes.
+        nic_bandwidth, nic_latency: Values between a NIC and the fabric; required for several boxes.
 
     Raises:
         FormatError: The file is not such a text; the message names the line and the cell.
@@ -82,7 +82,9 @@ def read(
     """
     with about(path):
         if boxes != 1 and nic_bandwidth is None:
-            raise ValueError("nic_bandwidth is missing, the text does not say how fast NICs are")
+            raise ValueError(
+                "nic_bandwidth is missing; the text does not contain the speed of NICs"
+            )
         nic_Bps = 0 if nic_bandwidth is None else bandwidth_Bps(nic_bandwidth, what="nic_bandwidth")
         names, cells, numa = _matrix(text_of(path, _MOST_BYTES))
         machine = Machine()
@@ -97,7 +99,7 @@ def read(
 
 
 def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """The devices, GPUs first as the text has them, the cells between them, and NUMA domains."""
+    """Return the devices, GPUs first as the text has them, the cells between them, and NUMA domains."""
     lines = [line.split() for line in _CONTROL.sub("", text).splitlines()]
     head = next((i for i, words in enumerate(lines) if words and _DEVICE.fullmatch(words[0])), -1)
     if head < 0 or not lines[head][0].startswith("GPU"):
@@ -130,7 +132,7 @@ def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
         rows[name] = words[1:]
     for name in names:
         if name not in rows:
-            raise ValueError(f"{name} has no row, the text is cut short")
+            raise ValueError(f"{name} has no row: the text is cut short")
     # The columns after the cells are the CPU affinity and the NUMA domain; NICs have none.
     numa = [
         rest[1] if len(rest) > 1 else "" for name in names for rest in [rows[name][len(names) :]]
@@ -156,7 +158,9 @@ def _join_nvlinks(
             count = max(row[j], counts[j][i])
             if count and not {i, j} <= switched:
                 if i == j or not names[i].startswith("GPU") or not names[j].startswith("GPU"):
-                    raise ValueError(f"{names[i]} has NVLinks to {names[j]}, only GPUs have them")
+                    raise ValueError(
+                        f"{names[i]} has NVLinks to {names[j]}, but only GPUs have NVLinks"
+                    )
                 machine.join(j, i, count * bandwidth, latency)
 
 
@@ -165,7 +169,7 @@ def _join_pcie(
 ) -> None:
     devices = range(len(cells))
     bridge_of = _groups(len(cells), lambda i, j: cells[i][j] in _CLOSE)
-    # A cell of NVLinks hides how the two are joined by PCIe; the NUMA domain is beside the matrix.
+    # A cell of NVLinks hides the PCIe connection; the column of NUMA domains helps.
     cpu_of = _groups(
         len(cells),
         lambda i, j: (
@@ -187,7 +191,7 @@ def _join_pcie(
 
 
 def _groups(count: int, together: Callable[[int, int], bool]) -> list[int]:
-    """For each item the lowest of its group, where groups grow from pairs that are together."""
+    """Return the lowest item of each item's group, where pairs that belong together form groups."""
     group = list(range(count))
 
     def lowest(item: int) -> int:

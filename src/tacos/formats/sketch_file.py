@@ -5,16 +5,16 @@
     sketch: 1                    # version of the format
     box: 8                       # NPUs per box
     drop: [[0, 1], 17]           # links that must not be used: pairs of nodes, or numbers
-    within: [[0, 1, 2, 3], [4, 5, 6, 7]]    # places of a box that talk with one another
+    within: [[0, 1, 2, 3], [4, 5, 6, 7]]    # places of a box that communicate with one another
     between: {"0": [1]}          # sender: receivers in other boxes; or direct-map, none
-    relays: [0, box0/npu1]       # NPUs that pass on what is not theirs
+    relays: [0, box0/npu1]       # NPUs that may forward chunks of others
     senders: {"0": [0, 1, 2]}    # sender: places whose chunks leave the box through it
     symmetry: [[8, 16]]          # rotations: offset, size
     chunks: 2                    # chunks per part
     own_first: true
     connections: uc-min          # or uc-max
 
-All fields but the first may be missing. They are those of :class:`tacos.Sketch`.
+All fields but the first are optional; see :class:`tacos.Sketch`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
     """Read a sketch for a network of `npus` NPUs.
 
     Raises:
-        FormatError: The file is not a sketch, or not one for such a network; the message names the field.
+        FormatError: The file is not a sketch, or does not fit the network; the message names the field.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,10 +86,10 @@ def read(path: str | os.PathLike[str], npus: int) -> Sketch:
 
 
 def _of_taccl(given: taccl.TacclSketch, npus: int) -> Sketch:
-    """TACCL's fields: a switch's sets, who sends to whom, whose data a sender sends."""
+    """Convert TACCL's fields: the sets of switches, the receivers of each sender, and the GPUs whose data it sends."""
     nodes, inner, outer = given.nnodes, given.intranode_sketch, given.internode_sketch
     if nodes < 1 or npus % nodes:
-        raise ValueError(f"nnodes is {nodes}, the network has {npus} NPUs")
+        raise ValueError(f"nnodes is {nodes}, but the network has {npus} NPUs")
     between = "none" if outer is None else outer.internode_conn
     policies = inner.switch_hyperedge_strategy
     sketch = Sketch(

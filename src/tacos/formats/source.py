@@ -1,7 +1,7 @@
 """Read the bytes or the text of a file or a stream, with one-sentence errors.
 
-Every reader of text starts here: the size is limited before anything is read, and what is not
-UTF-8 is refused. A reader raises a ValueError about the text, `about` puts the file's name before it.
+Every reader of text starts here: the size is limited before anything is read, and text must be UTF-8. A reader raises
+a ValueError about the text, and `about` adds the file's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = 1 << 16
 
 @contextmanager
 def about(path: Location) -> Iterator[None]:
-    """Turns a ValueError into a FormatError that starts with the file's name.
+    """Turn a ValueError into a FormatError that starts with the file's name.
 
     >>> with about("net.csv"):
     ...     raise ValueError("line 3: latency is -1")
@@ -43,7 +43,7 @@ def about(path: Location) -> Iterator[None]:
 
 
 def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a file; a ValueError if it is none or larger than `most`.
+    """Return the bytes of a file; raise a ValueError if it is not a regular file, or larger than `most`.
 
     >>> bytes_of("/dev/zero")
     Traceback (most recent call last):
@@ -67,7 +67,7 @@ def bytes_of(path: Location, most: int = MOST_BYTES) -> bytes:
 
 
 def text_of(path: Location, most: int = MOST_BYTES) -> str:
-    """The text of a file; a ValueError if it is not UTF-8."""
+    """Return the text of a file; raise a ValueError if it is not UTF-8."""
     try:
         return bytes_of(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ def text_of(path: Location, most: int = MOST_BYTES) -> str:
 
 
 def beginning(path: Location) -> str:
-    """The first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
+    """Return the first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
 
     A stream is read from its position, and then set back to it.
     """
@@ -92,7 +92,7 @@ def beginning(path: Location) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value for a message: short, and on one line.
+    """Return a value for a message: short, and on one line.
 
     >>> quoted("a" * 80), quoted("two\\nlines")
     ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", "'two\\\\nlines'")
@@ -102,7 +102,7 @@ def quoted(value: object) -> str:
 
 
 def quantity(text: str) -> Quantity:
-    """A field of a text: a number where it is one, else a string that should have a unit.
+    """Return a field of a text as a number, or else as a string that should have a unit.
 
     >>> quantity("50000000000"), quantity("5e-7"), quantity("500ns")
     (50000000000, 5e-07, '500ns')
@@ -116,7 +116,7 @@ def quantity(text: str) -> Quantity:
 
 
 def fields_of(data: Any, kind: Any) -> Any:
-    """Decoded JSON or YAML as an instance of a msgspec `kind`; a ValueError names the field.
+    """Convert decoded JSON or YAML to an instance of a msgspec `kind`; a ValueError names the field.
 
     >>> import msgspec
     >>> class Box(msgspec.Struct):

@@ -1,14 +1,13 @@
-"""Topology and sketch files of TACCL: profiles of one node in JSON, and what routes a search may use.
+"""Topology and sketch files of TACCL: profiles of one node in JSON, and the routes that a search may use.
 
 A topology file gives costs in microseconds for sending one buffer of some size: α and β of the links in
-a node and between nodes. The kind of node is known by its name and its number of GPUs: one β is a
-switch for all (DGX-2), two are the cube mesh of an NDv2, and matrices ``links[dst][src]`` and
-``betas[dst][src]`` say it link by link. A sketch says how many nodes there are and which links may be used;
-`read` with one gives the topology restricted to these. `read_sketch` gives the sketch itself,
-whose other fields (relays, symmetries, chunks) are hints for a search.
+a node and between nodes. The number of βs determines the kind of node: one β is a switch for all GPUs (DGX-2), two are the
+cube mesh of an NDv2, and matrices ``links[dst][src]`` and ``betas[dst][src]`` describe it link by link. A sketch gives the
+number of nodes and the allowed links; `read` with a sketch returns the topology restricted to these. `read_sketch` returns
+the sketch itself, whose other fields (relays, symmetries, chunks) are hints for a search.
 
-Between two nodes the sender has a link to each of its receivers; with more nodes a sender's and a
-receiver's port is shared by all of them, which is a switch here. As in TACCL, the NICs of a node
+Between two nodes, a sender has a link to each of its receivers. With more nodes, the ports of senders and receivers are
+shared, which is modelled as a switch. As in TACCL, the NICs of a node
 share their bandwidth evenly among the links that leave it.
 """
 
@@ -64,7 +63,7 @@ class Intranode(Struct, frozen=True):
 
     strategy: Literal["switch", "minmax", "maxmin", "none"]
     switches: list[list[int]] = []
-    """GPUs that talk through a common switch; a set given n times has n switches."""
+    """GPUs that communicate through a common switch; a set that is listed n times has n switches."""
     switch_hyperedge_strategy: list[Literal["uc-min", "uc-max"]] = []
     """Whether few or many connections through a switch are better."""
 
@@ -81,19 +80,19 @@ class Internode(Struct, frozen=True):
 
 
 class TacclSketch(Struct, frozen=True):
-    """What a sketch file says."""
+    """The fields of a sketch file."""
 
     nnodes: int
     intranode_sketch: Intranode
     internode_sketch: Internode | None = None
     symmetry_offsets: list[tuple[int, int]] = []
-    """(offset, size): the algorithm is to be the same when ranks are rotated within each size."""
+    """(offset, size): the algorithm must not change if ranks are rotated by offset within each block of this size."""
     hyperparameters: dict[str, int] = {}
     """``input_chunkup`` is the number of chunks per GPU."""
 
 
 def looks_like(head: str) -> bool:
-    """Whether a JSON text is a topology or a sketch of TACCL.
+    """Return whether a JSON text is a topology or a sketch of TACCL.
 
     >>> looks_like('{"name": "NDv2", "gpus_per_node": 8'), looks_like('{"tacos": 1}')
     (True, False)
@@ -128,17 +127,17 @@ def read(
     size: Quantity | None = None,
     scale: float = 1,
 ) -> Topology:
-    """Read a topology file: one node, or as many as a sketch says, with the links it allows.
+    """Read a topology file: one node, or the nodes of a sketch with the links that it allows.
 
     Args:
         path: The topology file.
         sketch: The sketch or its file.
-        size: The buffer that the costs are for; by default what the name ends with, such as
+        size: The buffer size that the costs are for; by default taken from the end of the name, as in
             ``NDv2_1MB``, else 1 MB.
-        scale: What the costs were multiplied by, to keep their digits from TACCL's rounding.
+        scale: The factor by which the costs were multiplied, to protect their digits from TACCL's rounding.
 
     Raises:
-        FormatError: A file is not what it should be, or the sketch does not fit the topology.
+        FormatError: A file is malformed, or the sketch does not fit the topology.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -180,7 +179,7 @@ def _size_of(name: str, size: Quantity | None) -> int:
 
 
 class _Costs:
-    """Microseconds of the file as bandwidths and latencies."""
+    """Converts microseconds of the file to bandwidths and latencies."""
 
     def __init__(self, scaled_size: float, scale: float) -> None:
         self.scaled_size, self.scale = scaled_size, scale
@@ -198,20 +197,20 @@ class _Costs:
 
 
 def _node(profile: _Profile, costs: _Costs) -> Topology:
-    """One node with all its links."""
+    """Return one node with all its links."""
     gpus, betas = profile.gpus_per_node, profile.node_betas_list
     alpha = costs.latency("alpha", profile.alpha)
     if profile.links:
         return _custom(profile, costs, alpha)
     fast = [costs.bandwidth(f"node_betas_list[{i}]", beta) for i, beta in enumerate(betas)]
     if len(fast) == 1:
-        # α is the whole way through the switch.
+        # α is the latency of the whole path through the switch.
         box = builders.switch(gpus, bandwidth=f"{fast[0]}B/s", latency=f"{alpha // 2}ps")
         return _named(profile, gpus, [columns_of(box)], [0])
     if len(fast) == 2:
         if gpus != 8:
-            raise ValueError(f"gpus_per_node is {gpus}, with two betas it must be 8 (an NDv2)")
-        wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # pairs of cables are links of 2 B/s
+            raise ValueError(f"gpus_per_node is {gpus}; with two betas it must be 8 (an NDv2)")
+        wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # a pair of cables is a link of 2 B/s
         speed = np.where(np.asarray(wiring.bandwidth_Bps) == 2, fast[0], fast[1])
         return _named(profile, gpus, [wiring._replace(bandwidth_Bps=speed, latency_ps=alpha)], [])
     raise ValueError(f"node_betas_list has {len(fast)} entries; it must have 1 or 2, or links")
@@ -243,7 +242,7 @@ def _named(profile: _Profile, gpus: int, blocks: list[Links], capabilities: Any)
 
 
 def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs) -> Topology:
-    """The node with the links that its part of a sketch leaves."""
+    """Return the node with the links that its part of a sketch allows."""
     if sketch.strategy != "switch":
         return node
     gpus = node.npus
@@ -255,7 +254,9 @@ def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs
             raise ValueError(f"{place} must name GPUs from 0 to {gpus - 1}")
         for gpu in group:
             if seen.setdefault(gpu, group) != group:
-                raise ValueError(f"{place} shares GPU {gpu} with another set, and is not the same")
+                raise ValueError(
+                    f"{place} shares GPU {gpu} with another set; sets must be equal or disjoint"
+                )
     if node.switches:
         port = costs.bandwidth("node_betas_list[0]", profile.node_betas_list[0])
         half = costs.latency("alpha", profile.alpha) // 2
@@ -280,14 +281,14 @@ def _allowed(node: Topology, sketch: Intranode, profile: _Profile, costs: _Costs
 
 
 def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Costs) -> Topology:
-    """Copies of the node, joined as the sketch says."""
+    """Return copies of the node, joined as the sketch describes."""
     nodes, gpus = sketch.nnodes, node.npus
     if nodes == 1:
         return node
     if sketch.internode_sketch is None:
         raise ValueError(f"sketch: nnodes is {nodes}, but there is no internode_sketch")
     if profile.nics_per_node < 1:
-        raise ValueError(f"nics_per_node is {profile.nics_per_node}, several nodes need at least 1")
+        raise ValueError(f"nics_per_node is {profile.nics_per_node}; several nodes need at least 1")
     pairs = _pairs(sketch.internode_sketch.internode_conn, gpus)
     check_count(nodes * (node.links + 2 * len(pairs)))
     share = profile.remote_beta * len(pairs) / profile.nics_per_node
@@ -302,7 +303,7 @@ def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Cos
         for a, b in ((0, gpus), (gpus, 0)):
             blocks.append(Links(senders + a, receivers + b, fast, alpha))
     else:
-        # Senders and receivers that belong together meet on a switch of their own.
+        # Senders and receivers that belong together share a switch.
         fabric = _components(pairs)
         fabrics = max(fabric.values()) + 1
         box = np.arange(nodes)[:, None] * gpus
@@ -324,7 +325,7 @@ def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Cos
 
 
 def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]:
-    """The receivers of each sender, as places within a node."""
+    """Return the receivers of each sender, as places within a node."""
     field = "sketch: internode_sketch.internode_conn"
     if conn == "fully-connected":
         return [(src, dst) for src in range(gpus) for dst in range(gpus)]
@@ -334,20 +335,20 @@ def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]
     pairs = []
     for sender, receivers in conn.items():
         if not re.fullmatch("[0-9]{1,6}", sender) or int(sender) >= gpus:
-            raise ValueError(f"{field} has the sender {quoted(sender)}, GPUs are 0 to {gpus - 1}")
+            raise ValueError(f"{field} has the sender {quoted(sender)}; GPUs are 0 to {gpus - 1}")
         for receiver in receivers:
             if not 0 <= receiver < gpus:
-                raise ValueError(f"{field}.{sender} has {receiver}, GPUs are 0 to {gpus - 1}")
+                raise ValueError(f"{field}.{sender} has {receiver}; GPUs are 0 to {gpus - 1}")
             pairs.append((int(sender), receiver))
     if not pairs or len(set(pairs)) != len(pairs):
         raise ValueError(f"{field} must name at least one pair, and none twice")
     if len({len(receivers) for receivers in conn.values()}) > 1:
-        raise ValueError(f"{field} must give every sender equally many receivers")
+        raise ValueError(f"{field} must give every sender the same number of receivers")
     return pairs
 
 
 def _components(pairs: list[tuple[int, int]]) -> dict[tuple[int, bool], int]:
-    """A number for every sender (gpu, True) and receiver (gpu, False), the same where pairs join them."""
+    """Return a number for every sender (gpu, True) and receiver (gpu, False), the same where pairs join them."""
     above: dict[tuple[int, bool], tuple[int, bool]] = {}
 
     def top(end: tuple[int, bool]) -> tuple[int, bool]:

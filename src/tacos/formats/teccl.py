@@ -3,8 +3,8 @@
 The networks are those that TE-CCL describes, with its constants: NVLinks of 25 and 50 GB/s, 12.5 GB/s
 between NDv2 and DGX-2 boxes, xGMI of 50 GB/s, meshes of 100 GB/s. Where its code differs from its
 description (GPU 0 taken for a switch in two NDv2 boxes, switches of several AMD boxes off by one), the
-description holds. Its mesh joins i and i + 1 also where a row ends; so does this one, lest published
-schedules not fit.
+description holds. Its mesh joins i and i + 1 also where a row ends; so does this one, so that published
+schedules fit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Input(Struct):
 
 
 def looks_like(head: str) -> bool:
-    """Whether a JSON text is an input of TE-CCL.
+    """Return whether a JSON text is an input of TE-CCL.
 
     >>> looks_like('{"TopologyParams": {"name": "DGX2"}}')
     True
@@ -62,7 +62,7 @@ def read(path: Location) -> Topology:
     """Read the topology that an input file of TE-CCL names.
 
     Raises:
-        FormatError: The file has no such name; the message names the field.
+        FormatError: The file does not name a known topology; the message names the field.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -86,13 +86,13 @@ def network(
     alpha: tuple[float, float] = (0.0, 0.0),
     side_length: int = 4,
 ) -> Topology:
-    """A topology of TE-CCL by its name.
+    """Return a topology of TE-CCL by its name.
 
     Args:
         name: ``"DGX1"``, ``"DGX2"`` (always two boxes), ``"NDv2"``, ``"AMD"`` or ``"Mesh"``.
-        chassis: How many boxes.
-        alpha: Latencies in seconds of links and of links to switches, for DGX1, AMD and Mesh;
-            the others have theirs.
+        chassis: Number of boxes.
+        alpha: Latencies in seconds of links and of links to switches, for DGX1, AMD and Mesh; the other topologies
+            have fixed latencies.
         side_length: Side length of a mesh.
 
     >>> network("Mesh", side_length=4)
@@ -112,7 +112,7 @@ def network(
         return assemble(n, cables if side_length > 1 else [], family=name)
     if name == "DGX1":
         if chassis != 1:
-            raise ValueError(f"chassis is {chassis}, a DGX1 stands alone")
+            raise ValueError(f"chassis is {chassis}; it must be 1 for a DGX1")
         return _boxes(name, machines.dgx1(latency=f"{link}ps"), 1, [], 0)
     if name == "DGX2":
         box = builders.switch(16, bandwidth="125GB/s", latency="350ns")
@@ -127,7 +127,7 @@ def network(
 
 
 def _ndv2(chassis: int) -> Topology:
-    """GPU 0 of a box sends to the others, GPU 1 receives; more than two boxes share a switch."""
+    """Join boxes: GPU 0 of a box sends, GPU 1 receives; more than two boxes share a switch."""
     box, fast = machines.dgx1(), speed("12.5GB/s", "1.3us")
     first = 8 * np.arange(chassis)
     if chassis == 1:
@@ -140,7 +140,7 @@ def _ndv2(chassis: int) -> Topology:
 
 
 def _amd(chassis: int, link: int, switch: int) -> Topology:
-    """Two dies share a switch, which leads to the switch between boxes."""
+    """Join two dies to a switch, which leads to the switch between boxes."""
     box = machines.mi250(latency=f"{link}ps")
     if chassis == 1:
         return _boxes("AMD", box, 1, [], 0)
@@ -152,7 +152,7 @@ def _amd(chassis: int, link: int, switch: int) -> Topology:
 
 
 def _boxes(name: str, box: Topology, count: int, across: list[Links], switches: int) -> Topology:
-    """Copies of a box, and links between them whose switches come after those of the boxes."""
+    """Return copies of a box, and links between them whose switches come after those of the boxes."""
     n = count * box.npus
     blocks = builders.copies(box, 1, count, first_switch=n) if count > 1 else [columns_of(box)]
     return assemble(

@@ -1,7 +1,7 @@
 """Text tables as NumPy columns, for files with a link in every line.
 
-No object is made per line or field: delimiters are found in the bytes, each column becomes an array
-of short byte strings and then of numbers. A wrong field is found afterwards, with its line.
+There is no object per line or field: delimiters are found in the bytes, and each column becomes an array of short byte
+strings and then of numbers. A wrong field is located afterwards, with its line.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ Fields = np.ndarray[Any, np.dtype[np.bytes_]]
 
 
 class Table(NamedTuple):
-    """Columns of byte strings, and the line of the file in which each row stands."""
+    """Columns of byte strings, and the line number of each row."""
 
     columns: list[Fields]
     lines: NDArray[np.int64]
 
 
 def split(data: bytes, separator: bytes, columns: int, first_line: int = 1) -> Table:
-    r"""The fields of a text of equal rows; empty lines and those that begin with # are skipped.
+    r"""Return the fields of a text of equal rows; empty lines and those that begin with # are skipped.
 
     Args:
         data: The rows.
-        separator: One byte; around a field spaces do not count.
-        columns: How many fields every row has.
+        separator: One byte; spaces around a field are ignored.
+        columns: Number of fields of every row.
         first_line: The number of the first row's line, for messages.
 
     Raises:
-        ValueError: A row has another number of fields, or a field is longer than 64 bytes.
+        ValueError: A row has a different number of fields, or a field is longer than 64 bytes.
 
     >>> table = split(b"0,1\n\n12, 3\n", b",", 2)
     >>> table.columns, table.lines
     ([array([b'0', b'12'], dtype='|S2'), array([b'1', b'3'], dtype='|S1')], array([1, 3]))
     """
     if any(byte in data for byte in (b" ", b"\t", b"\r")):
-        # Runs become one space first: each step is linear, whatever the text.
+        # Runs of spaces are merged first, so that each step is linear for any text.
         data = re.sub(rb"[ \t\r]+", b" ", data).strip(b" ")
         for around in (b"\n", separator):
             data = data.replace(b" " + around, around).replace(around + b" ", around)
@@ -87,14 +87,14 @@ def _gathered(
         raise ValueError(f"line {line}: a field has {width} bytes; the limit is {_WIDEST}")
     width = max(width, 1)
     out = np.zeros((starts.size, width), np.uint8)
-    for k in range(width):  # a byte of every field at a time: no matrix of places
+    for k in range(width):  # one byte of every field at a time, which avoids a matrix of positions
         inside = k < lengths
         out[inside, k] = text[starts[inside] + k]
     return out.view(f"S{width}").ravel()
 
 
 def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A column of numbers such as node ids.
+    """Return a column of numbers such as node ids.
 
     >>> whole_numbers(np.array([b"7", b"12"]), "src", np.array([1, 2]))
     array([ 7, 12])
@@ -117,7 +117,7 @@ def whole_numbers(fields: Fields, what: str, lines: NDArray[np.int64]) -> NDArra
 
 
 def are_whole(fields: Fields) -> bool:
-    """Whether a column has nothing but numbers.
+    """Return whether a column holds only numbers.
 
     >>> are_whole(np.array([b"7", b"12"])), are_whole(np.array([b"gpu0"]))
     (True, False)
@@ -138,14 +138,14 @@ def quantities(
     convert: Callable[..., int],
     unit: float | None = None,
 ) -> NDArray[np.int64]:
-    """A column of bandwidths or times, plain numbers of one `unit` or strings with their own.
+    """Return a column of bandwidths or times, plain numbers of one `unit` or strings with their own.
 
     Args:
         fields: The column.
         what: Its name in messages.
         lines: The line of each row.
         convert: `tacos.units.bandwidth_Bps` or `tacos.units.time_ps`.
-        unit: What the core counts for a plain 1; by default that of `convert`.
+        unit: The core's value of a plain 1; by default that of `convert`.
 
     >>> from tacos.units import time_ps
     >>> quantities(np.array([b"5e-7", b"1"]), "latency", np.array([1, 2]), time_ps)
@@ -169,5 +169,5 @@ def quantities(
             values[i] = convert(value)
         except ValueError:
             line = lines[int(np.flatnonzero(which.ravel() == i)[0])]
-            convert(value, what=f"line {line}: {what}")  # raises again, and says where
+            convert(value, what=f"line {line}: {what}")  # raises again, with the line
     return values[which.ravel()]

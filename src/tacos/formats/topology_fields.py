@@ -1,4 +1,4 @@
-"""The fields of a topology file: their types, the JSON Schema made from them, and what is wrong with a value."""
+"""The fields of a topology file: their types, the JSON Schema made from them, and errors of their values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Switch(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Link(Struct, forbid_unknown_fields=True):
-    """Links from each src to dst (pairwise if both are several), or among all of a group."""
+    """Links from each src to dst (pairwise if both are lists), or between all nodes of a group."""
 
     src: Nodes | None = None
     dst: Nodes | None = None
@@ -62,7 +62,7 @@ class Link(Struct, forbid_unknown_fields=True):
 
 
 class Defaults(Struct, forbid_unknown_fields=True, frozen=True):
-    """What links have that do not say otherwise."""
+    """Defaults of links."""
 
     bandwidth: Quantity | None = None
     latency: Quantity | None = None
@@ -102,7 +102,7 @@ Choices = list[int | str | tuple[int | str, int | str]]
 
 
 class Degrade(Struct, forbid_unknown_fields=True):
-    """Slower links: a factor of the bandwidth that is left, another latency, or both."""
+    """Slower links: a factor on the bandwidth, another latency, or both."""
 
     links: Choices
     factor: int | float = 1
@@ -156,14 +156,16 @@ class File(Struct, forbid_unknown_fields=True):
         Meta(description="One directed link per row: [src, dst, bandwidth, latency]."),
     ] = []
     dims: Annotated[
-        list[tuple[str, Count]], Meta(description="Kind and size, the fastest-running first.")
+        list[tuple[str, Count]], Meta(description="Kind and size; the first varies fastest.")
     ] = []
     symmetric: bool = False
-    connected: Annotated[bool, Meta(description="Every NPU must reach every other one.")] = True
+    connected: Annotated[bool, Meta(description="Every NPU must be able to reach every other.")] = (
+        True
+    )
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of topology files, for editors and other programs.
+    """Return the JSON Schema of topology files, for editors and other programs.
 
     >>> schema()["$ref"]
     '#/$defs/File'
@@ -179,7 +181,7 @@ _PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`", re.DOTALL)
 
 
 def decoded(data: Any) -> File:
-    """Return the fields that the values of a file are.
+    """Return the typed fields of a file's values.
 
     Raises:
         ValueError: A field is missing, unknown or wrong; the message names it with its value.
@@ -194,7 +196,9 @@ def decoded(data: Any) -> File:
     if version is None:
         raise ValueError(f"the field tacos is missing; it must be tacos: {VERSION}")
     if isinstance(version, int) and version > VERSION:
-        raise ValueError(f"tacos is {version}, this program understands format version {VERSION}")
+        raise ValueError(
+            f"tacos is {version}; this version of tacos reads format version {VERSION}"
+        )
     try:
         return msgspec.convert(data, File)
     except msgspec.ValidationError as error:
@@ -206,7 +210,7 @@ def decoded(data: Any) -> File:
 
 
 def _reworded(message: str) -> str:
-    """A message of msgspec in our words."""
+    """Return a message of msgspec in our words."""
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
         return message[0].lower() + message[1:].replace("`", "")
@@ -219,7 +223,7 @@ def _reworded(message: str) -> str:
 
 
 def _found(data: Any, place: str) -> str:
-    """The value at a place, if it is short enough to quote."""
+    """Return the value at a place, if it is short enough to quote."""
     for step in re.findall(r"\[(\d+)\]|([^.\[\]]+)", place):
         try:
             data = data[int(step[0])] if step[0] else data[step[1]]

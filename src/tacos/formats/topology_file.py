@@ -1,6 +1,6 @@
 """Topology files that people write, in YAML or JSON.
 
-A file starts from a short name and edits it, or lists NPUs, switches, links and boxes that repeat::
+A file starts from a spec and edits it, or lists NPUs, switches, links and repeated boxes::
 
     tacos: 1
     boxes:
@@ -12,8 +12,8 @@ A file starts from a short name and edits it, or lists NPUs, switches, links and
     links:
       - {src: "box*/npu*", dst: fabric, bandwidth: 50GB/s, latency: 1.3us}
 
-``formats/markup.py`` knows the syntax, ``topology_fields`` the fields and their JSON Schema. This module
-knows what they mean: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
+``formats/markup.py`` handles the syntax, ``topology_fields`` the fields and their JSON Schema. This module
+handles their meaning: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
 list of these; boxes of one or several kinds that repeat; racks; edits of a base. A wrong file gets one FormatError that names file, field and value.
 """
 
@@ -71,11 +71,11 @@ _WITH_BASE = ("tacos", "name", "link_model", "forwarding", "reduce_bandwidth")
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 _ENDINGS = (".yaml", ".yml", ".json")
-_DEEPEST = 8  # files that are bases of one another
+_DEEPEST = 8  # longest chain of files that are bases of one another
 
 
 def read(path: Location) -> Topology:
-    """Read a topology from a YAML or JSON file, which its suffix says.
+    """Read a topology from a YAML or JSON file, by its extension.
 
     Raises:
         FormatError: The file is not a topology; the message names the field and the value.
@@ -101,7 +101,7 @@ def _read(file: Path | Stream, depth: int) -> Topology:
 
 
 def write(topology: Topology, path: Location) -> None:
-    """Write a topology as YAML or JSON, whole or not at all; `read` gives the same topology.
+    """Write a topology as YAML or JSON, atomically; `read` gives the same topology.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -143,13 +143,13 @@ class _Nodes:
                 raise ValueError(f'{place}two nodes are named "{name}"')
 
     def find(self, ref: int | str | list[int | str], place: str) -> list[int]:
-        """The nodes a reference stands for."""
+        """Return the nodes that a reference names."""
         if isinstance(ref, list):
             return [node for i, one in enumerate(ref) for node in self.find(one, f"{place}[{i}]")]
         if isinstance(ref, int):
             if 0 <= ref < len(self.names):
                 return [ref]
-            raise ValueError(f"{place} is {ref}, the nodes are 0 to {len(self.names) - 1}")
+            raise ValueError(f"{place} is {ref}; the nodes are 0 to {len(self.names) - 1}")
         if ref in self.ids:
             return [self.ids[ref]]
         bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", ref)
@@ -157,7 +157,7 @@ class _Nodes:
             first, last = int(bounds[1]), int(bounds[2])
             if first <= last < len(self.names):
                 return list(range(first, last + 1))
-            raise ValueError(f'{place} is "{ref}", the nodes are 0 to {len(self.names) - 1}')
+            raise ValueError(f'{place} is "{ref}"; the nodes are 0 to {len(self.names) - 1}')
         matching = self._matching(ref) if re.search(r"[*?\[]", ref) else []
         if matching:
             return matching
@@ -189,7 +189,7 @@ def _bits(switches: int | list[str | Switch]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _BoxKind:
-    """Boxes of one kind: what one of them holds."""
+    """Boxes of one kind, and the content of one box."""
 
     place: str
     name: str
@@ -205,13 +205,13 @@ class _BoxKind:
         return len(self.inner) - self.npus
 
     def named(self, begin: int, end: int) -> list[str]:
-        """The names of some nodes of all boxes."""
+        """Return the names of some nodes of all boxes."""
         return [
             f"{self.name}{b}/{name}" for b in range(self.count) for name in self.inner[begin:end]
         ]
 
     def ids(self, first_npu: int, first_switch: int) -> Ints:
-        """The numbers of each box's nodes, one row per box."""
+        """Return the numbers of each box's nodes, one row per box."""
         local, box = np.arange(len(self.inner)), np.arange(self.count)[:, None]
         return np.where(
             local < self.npus,
@@ -239,7 +239,7 @@ class _Reader:
         for field in File.__struct_fields__:
             described = field not in (*_WITH_BASE, "base", "edits", "defaults", "connected")
             if described and getattr(file, field):
-                raise ValueError(f"{field} does not go with base, a file has one or the other")
+                raise ValueError(f"{field} cannot be combined with base")
         return self._edited(file.base)
 
     def _model(self) -> build.Model:
@@ -283,12 +283,12 @@ class _Reader:
         )
 
     def _base(self, base: str) -> Topology:
-        """What a short name stands for, or another file of this format holds."""
+        """Return the topology of a spec, or of another file of this format."""
         model = self._model()
         if not base.lower().endswith(_ENDINGS):
             return build.parse(base, **model)
         if model:
-            raise ValueError(f"{next(iter(model))} does not go with a base that is a file")
+            raise ValueError(f"{next(iter(model))} cannot be combined with a base that is a file")
         if self.depth == _DEEPEST:
             raise ValueError(
                 f"base is {base}: more than {_DEEPEST} files in a row name a base; check for a cycle"
@@ -337,7 +337,7 @@ class _Reader:
         npus = boxed + own_npus
         switches = sum(kind.count * kind.switches for kind in kinds) + own_switches + len(racked)
         if npus == 0:
-            raise ValueError("the topology has no NPUs, it needs npus, boxes or a base")
+            raise ValueError("the topology has no NPUs; it needs npus, boxes or a base")
         if npus + switches > _MOST_NODES:
             raise ValueError(
                 f"the topology has {npus + switches} nodes; the limit is {_MOST_NODES}"
@@ -376,14 +376,14 @@ class _Reader:
         if isinstance(boxes, Boxes):
             return [(boxes, "boxes")]
         if not boxes:
-            raise ValueError("boxes is an empty list, it needs at least one kind of boxes")
+            raise ValueError("boxes is an empty list; it needs at least one kind of boxes")
         return [(one, f"boxes[{i}]") for i, one in enumerate(boxes)]
 
     def _box_kind(self, boxes: Boxes, place: str) -> _BoxKind:
         if boxes.machine is None:
             if _length(boxes.npus) == 0:
                 what = "an empty list" if isinstance(boxes.npus, list) else "missing"
-                raise ValueError(f"{place}.npus is {what}, a box needs at least one NPU")
+                raise ValueError(f"{place}.npus is {what}; a box needs at least one NPU")
             inner = _names("npu", boxes.npus) + _names("switch", boxes.switches)
             return _BoxKind(
                 place,
@@ -396,7 +396,9 @@ class _Reader:
             )
         for field in ("npus", "switches"):
             if getattr(boxes, field):
-                raise ValueError(f"{place}.{field} does not go with machine, which has its own")
+                raise ValueError(
+                    f"{place}.{field} cannot be combined with machine, which has its own"
+                )
         try:
             machine = build.parse(boxes.machine, **self._model())
         except ValueError as error:
@@ -408,13 +410,13 @@ class _Reader:
         )
 
     def _add_machine(self, machine: Topology, ids: Ints) -> None:
-        """The links of a machine, once for each row of `ids`."""
+        """Return the links of a machine, once for each row of `ids`."""
         self._make_room(len(ids) * machine.links)
         block = columns_of(machine)
         self.blocks += [block._replace(src=row[block.src], dst=row[block.dst]) for row in ids]
 
     def _racks(self, kinds: list[_BoxKind]) -> list[str]:
-        """The names of the racks' switches, and of the spine if there are several."""
+        """Return the names of the racks' switches, and of the spine if there are several."""
         if self.file.racks is None:
             return []
         boxes = sum(kind.count for kind in kinds)
@@ -424,7 +426,7 @@ class _Reader:
         return [*(f"rack{r}" for r in range(racks)), *(["spine"] if racks > 1 else [])]
 
     def _add_racks(self, racks: Racks, kinds: list[_BoxKind], first: int) -> None:
-        """A link from each NPU to its rack's switch, which is number `first` in rack 0, and from there to the spine."""
+        """Return links from each NPU to its rack's switch (number `first` in rack 0), and from there to the spine."""
         link = Link(bandwidth=racks.bandwidth, latency=racks.latency)
         bandwidth, latency = self._speed(link, "racks")
         sizes = np.concatenate([np.full(kind.count, kind.npus) for kind in kinds])
@@ -440,7 +442,7 @@ class _Reader:
         self.blocks += blocks
 
     def _dims(self, kinds: list[_BoxKind], own_npus: int) -> list[tuple[str, int]]:
-        """The dimensions that boxes of one size have; none where boxes differ."""
+        """Return the dimensions that boxes of one size have; none where boxes differ."""
         dims, racks = list(self.file.dims), self.file.racks
         if not kinds or own_npus or dims or len({kind.npus for kind in kinds}) > 1:
             return dims
@@ -452,7 +454,7 @@ class _Reader:
         return [("box", kinds[0].npus), ("switch", racks.boxes), ("switch", count // racks.boxes)]
 
     def _named(self) -> bool:
-        """Whether the file names any node; numbers do otherwise."""
+        """Return whether the file names any node; otherwise nodes have numbers only."""
         switches = self.file.switches
         return (
             self.file.boxes is not None
@@ -464,7 +466,7 @@ class _Reader:
         )
 
     def _add_links(self, links: list[Link], nodes: _Nodes, field: str, ids: Ints) -> None:
-        """Links between the given nodes, once for each row of `ids`, which numbers them."""
+        """Return the links between the given nodes, once for each row of `ids`, which numbers them."""
         local: list[Links] = []
         for i, link in enumerate(links):
             place = f"{field}[{i}]"
@@ -513,7 +515,7 @@ class _Reader:
             raise ValueError(f"the topology has {self.links} links; the limit is {_MOST_LINKS}")
 
     def _speed(self, link: Link, place: str) -> tuple[int, int]:
-        """Bandwidth and latency of a link, by itself or by default."""
+        """Return a link's own bandwidth and latency, or the defaults."""
         speed = []
         for field, convert in (("bandwidth", self.bandwidth), ("latency", self.latency)):
             value, source = getattr(link, field), f"{place}.{field}"
@@ -543,7 +545,7 @@ class _Reader:
 
 
 def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
-    """The pairs of nodes that a link joins."""
+    """Return the pairs of nodes that a link joins."""
     if link.among is not None:
         if link.src is not None or link.dst is not None:
             raise ValueError(f"{place} has among, so it must have neither src nor dst")
@@ -570,7 +572,7 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
 
 
 def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
-    """Links as the functions that edit take them; patterns in pairs are replaced by nodes."""
+    """Return links in the form that the editing functions take; patterns in pairs are replaced by nodes."""
     found: list[LinkChoice] = []
     for i, choice in enumerate(given):
         if isinstance(choice, int | str):
@@ -582,7 +584,7 @@ def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
 
 
 def _check_symmetric(topology: Topology) -> None:
-    """Refuse a claim of symmetry that a shift along some dimension disproves."""
+    """Refuse a claim of symmetry that a shift along a dimension disproves."""
     if not topology.dims:
         raise ValueError("symmetric is true, which needs dims")
     npus = np.arange(topology.npus)
@@ -597,15 +599,15 @@ def _check_symmetric(topology: Topology) -> None:
 
 
 def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]]:
-    """All links with other numbers for the NPUs, the same for networks that only differ in order.
+    """Return all links with canonical numbers for the NPUs, equal for networks that differ only in order.
 
-    A switch is known by its links, which is why they must all lead to NPUs.
+    A switch is identified by its links, so they must all lead to NPUs.
     """
     ends = np.stack([topology.link_src, topology.link_dst]).astype(np.int64)
     speed = np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps])
     is_switch = ends >= topology.npus
     if is_switch.all(axis=0).any():
-        raise ValueError("symmetric is true, which cannot be where switches join switches")
+        raise ValueError("symmetric is true, which is not supported if switches join switches")
     direct = ~is_switch.any(axis=0)
     rows = np.concatenate([number[ends[:, direct]], speed[:, direct]])
     ports: list[list[Any]] = [[int(bits)] for bits in topology.switch_capabilities]
@@ -654,7 +656,7 @@ def _fields(topology: Topology) -> dict[str, Any]:
 
 
 def _link_fields(topology: Topology) -> dict[str, Any]:
-    """Links as short rows: what most of them have in common becomes the default."""
+    """Return links as short rows; the most common values become defaults."""
     speeds, which, counts = np.unique(
         np.stack([topology.link_bandwidth_Bps, topology.link_latency_ps]),
         axis=1,

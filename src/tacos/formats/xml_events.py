@@ -1,8 +1,8 @@
 """Read untrusted XML: elements in order, without fetching files or expanding entities.
 
-The parser is expat of the standard library. A document type declaration is refused, and with it every
-way to declare an entity: there are no entity bombs, and no file or address is ever opened. Depth
-and number of attributes are what expat allows in memory of the order of the file.
+The parser is expat of the standard library. A document type declaration is refused, and with it every way to declare an
+entity: there are no entity bombs, and no file or address is opened. The memory for depth and attributes is proportional
+to the size of the file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PIECE = 1 << 16
 
 
 class Parser:
-    """Calls ``start(name, attributes, line)``, ``text(characters)`` and ``end(name)`` in order.
+    """Call ``start(name, attributes, line)``, ``text(characters)`` and ``end(name)`` in order.
 
     Names lose their namespace prefix. ``instruction(target, data)`` is called for processing
-    instructions. What the callbacks raise comes out as it is; errors of the text are ValueErrors.
+    instructions. Exceptions of the callbacks are passed through; errors in the text are ValueErrors.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Parser:
             parser.ProcessingInstructionHandler = instruction
 
     def feed(self, data: bytes, *, last: bool = False) -> None:
-        """The next bytes of the text."""
+        """Parse the next bytes of the text."""
         try:
             for at in range(0, len(data), _PIECE):
                 self._parser.Parse(data[at : at + _PIECE], False)
@@ -82,7 +82,7 @@ def parse(
     end: Callable[[str], object],
     text: Callable[[str], None] | None = None,
 ) -> None:
-    """Reads a whole text, see :class:`Parser`.
+    """Parse a whole text; see :class:`Parser`.
 
     Raises:
         ValueError: The text is not XML, or has a document type declaration; the message gives the line.
@@ -98,7 +98,7 @@ def parse(
 
 
 def root_of(head: str) -> str:
-    """The name of the first element of a text, or nothing.
+    """Return the name of the first element of a text, or nothing.
 
     >>> root_of("<?xml version='1.0'?><!-- a <b> --><system version='1'>")
     'system'

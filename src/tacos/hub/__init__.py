@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch, or the whole runtime, is imported when it is used."""
+    """Import on first use the classes that need torch or the whole runtime."""
     if name in ("DiLoCo", "Optimizer"):
         try:
             from tacos.hub import training

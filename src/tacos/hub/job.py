@@ -150,7 +150,7 @@ class Job:
         return elements * (4 * copies + 2)
 
     def rates(self) -> list[HubGroup]:
-        """The groups as the core takes them."""
+        """Return the groups in the core's form."""
         rows = []
         for group in self.groups:
             fields = dict(group)
@@ -160,12 +160,12 @@ class Job:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """The job as plain data."""
+        """Return the job as plain data."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """The job that :meth:`to_json` described.
+        """Return the job that :meth:`to_json` described.
 
         Raises:
             ValueError: A field is missing, unknown or wrong.

@@ -309,14 +309,14 @@ class Server:
         }  # fmt: skip
 
     def metrics(self, tenant: Tenant) -> dict[str, Any]:
-        """Counters of the whole service, and the tenant's sessions."""
+        """Return counters of the whole service, and the tenant's sessions."""
         return {
             **self._service.counters(),
             "sessions": {name: self.state(tenant, name) for name in self.names(tenant)},
         }
 
     def names(self, tenant: Tenant) -> list[str]:
-        """The tenant's sessions."""
+        """Return the tenant's sessions."""
         with self._lock:
             return sorted(name for owner, name in self._sessions if owner == tenant.name)
 

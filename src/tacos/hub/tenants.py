@@ -49,11 +49,11 @@ class Tenants:
         return bool(self._tenants)
 
     def number(self, tenant: Tenant) -> int:
-        """The number by which the core knows a tenant."""
+        """Return the number by which the core knows a tenant."""
         return self._tenants.index(tenant) + 1 if tenant in self._tenants else 0
 
     def named(self, token: str | None) -> Tenant | None:
-        """The tenant with this token, or None. Takes the same time whichever token is wrong."""
+        """Return the tenant with this token, or None. Takes the same time whichever token is wrong."""
         if not self._tenants:
             return Tenant("default")
         found = None

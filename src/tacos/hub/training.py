@@ -31,7 +31,7 @@ _STATES = {
 
 
 def _rule(optimizer: torch.optim.Optimizer) -> str:
-    """The name of a torch optimizer in the service."""
+    """Return the name of a torch optimizer in the service."""
     if isinstance(optimizer, torch.optim.AdamW):
         return "adamw"
     if type(optimizer) is torch.optim.Adam:
@@ -256,7 +256,7 @@ class Optimizer(torch.optim.Optimizer):
                     )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in torch's format, which the torch optimizer can load. Not during a step."""
+        """Return the state in torch's format, which the torch optimizer can load. Not during a step."""
         rule, job = self.worker.job.optimizer, self.worker.job
         for place, each in enumerate(self._parameters):
             key = self._names[place]
@@ -320,7 +320,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _arrays(rule: str, group: Any) -> tuple[str, ...]:
-    """The names that torch gives the state of a group, in the order of the service."""
+    """Return torch's names for the state of a group, in the order of the service."""
     if rule == "sgd":
         return _STATES[rule] if group["momentum"] else ()
     return _STATES[rule] if group["amsgrad"] else _STATES[rule][:2]

@@ -20,7 +20,7 @@ from tacos.execution import execution
 from tacos.judgement.logs import Log, read_log
 from tacos.program import lower
 from tacos.reorder import reorder
-from tacos.reorder.costs import costs_of
+from tacos.reorder.sources import costs_of
 from tacos.search.synthesis import engines, synthesize
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import network_of, rings
@@ -113,7 +113,7 @@ class Judgement:
     rings: RingVerdict | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The judgement as plain values."""
+        """Return the judgement as plain values."""
         return asdict(self)
 
 
@@ -170,7 +170,7 @@ def judge(
 
 
 def _kind(log: Log, given: str | None, ranks: int) -> str:
-    """The collective: given, named by the log, or inferred from busbw / algbw."""
+    """Return the collective: given, named by the log, or inferred from busbw / algbw."""
     if given is not None:
         return collectives.parse(given).name
     if log.kind:
@@ -227,7 +227,7 @@ def _rows(
 def _algorithms(
     kind: str, topology: Topology, sizes: list[int], progress: Callable[[float], object] | None
 ) -> list[tuple[str, Program]]:
-    """Programs that are good at some of the sizes."""
+    """Return a few programs, each good at some of the sizes."""
     picked = np.unique(np.geomspace(max(min(sizes), 1), max(sizes), _SAMPLES).round())
     sample = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in picked})
     found: list[tuple[str, Program]] = []
@@ -286,7 +286,7 @@ def _rings(log: Log, topology: Topology) -> RingVerdict | None:
 def _causes(
     rows: tuple[Verdict, ...], log: Log, verdict: RingVerdict | None, topology: Topology
 ) -> list[str]:
-    """What may explain a gap: first what the log shows, then what the curve suggests."""
+    """Return possible explanations of a gap: first from the log, then from the curve."""
     causes = []
     boxes = layout(topology, np.arange(topology.npus, dtype=np.int32))
     nics = log.nics_found or (boxes.rails if len(boxes.boxes) > 1 else 0)
@@ -322,7 +322,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _order_cause(topology: Topology, boxes: int) -> list[str]:
-    """Whether another order of the hosts would make NCCL's rings faster."""
+    """Return whether another order of the hosts would make NCCL's rings faster."""
     if boxes < 3 or topology.npus % boxes:
         return []
     try:
@@ -337,7 +337,7 @@ def _order_cause(topology: Topology, boxes: int) -> list[str]:
 
 
 def _curve_causes(large: list[Verdict], nics: int) -> list[str]:
-    """What the bandwidth of large buffers suggests."""
+    """Return what the bandwidth at large sizes suggests."""
     last = large[-1]
     share = float(last.nccl_s or 0) / last.time_s
     if share >= _GOOD:

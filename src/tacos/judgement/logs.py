@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos.errors import FormatError
-from tacos.formats.source import text_of
+from tacos.formats.source import about, text_of
 
 if TYPE_CHECKING:
     import os
@@ -98,7 +98,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     """
     place = Path(path)
     try:
-        text = _without_prefixes(text_of(place, _LARGEST_LOG))
+        with about(str(path)):
+            text = _without_prefixes(text_of(place, _LARGEST_LOG))
     except OSError as error:
         raise FormatError(f"{place}: {error.strerror}") from None
     found = Log(str(path), kind=_kind_in(f"{place.name}\n{text}"))
@@ -120,7 +121,7 @@ _PREFIX = re.compile(r"^(\[\d+,\d+\]<std(?:out|err)>:?\s?|\s*\d+:\s)", re.MULTIL
 
 
 def _without_prefixes(text: str) -> str:
-    """The text without what mpirun --tag-output and srun --label put before each line."""
+    """Return the text without the prefixes of mpirun --tag-output and srun --label."""
     lines = text.splitlines()
     marked = sum(1 for line in lines if _PREFIX.match(line))
     return _PREFIX.sub("", text) if marked > len(lines) / 2 else text
@@ -151,7 +152,7 @@ def _number(word: str) -> float | None:
 
 
 def _nccl_tests(text: str, log: Log) -> Log:
-    """The table of nccl-tests: words, then two groups of time, algbw, busbw and errors."""
+    """Read the table of nccl-tests: words, then two groups of time, algbw, busbw and errors."""
     head = _HEAD.search(text)
     assert head is not None
     rooted = "root" in head[0]
@@ -191,7 +192,7 @@ def _is_json(text: str, *keys: str) -> bool:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a JSON value that hold measurements."""
+    """Yield all objects in a JSON value that hold measurements."""
     if isinstance(value, dict):
         if "out_of_place" in value or "in_place" in value:
             yield value
@@ -204,7 +205,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _nccl_tests_json(text: str, log: Log) -> Log:
-    """What nccl-tests -J writes: microseconds and GB/s."""
+    """Read the JSON of nccl-tests -J: microseconds and GB/s."""
     meaning = json.loads(text)
     rows, factor, reduces = [], 0.0, None
     for row in _objects(meaning):
@@ -231,7 +232,7 @@ def _nccl_tests_json(text: str, log: Log) -> Log:
 
 
 def _tacos_json(text: str, log: Log) -> Log:
-    """What tacos run --json prints."""
+    """Read the output of tacos run --json."""
     rows, factor, reduces = [], 0.0, None
     for row in json.loads(text):
         figures = [one for one in (row["out_of_place"], row["in_place"]) if one]
@@ -286,7 +287,7 @@ _USING = re.compile(r"NCCL INFO NET/IB\s*: Using ((?:\[\d+\]\S+\s*)+)")
 
 
 def _nccl_info(text: str, log: Log) -> Log:
-    """Rings from the lines of rank 0, or from the neighbours that every rank prints where those are cut short."""
+    """Return the rings printed by rank 0 or, where those lines are truncated, the rings made of each rank's neighbours."""
     world = max((int(count) for _, count in _WORLD.findall(text)), default=0)
     listed = {
         int(channel): tuple(int(rank) for rank in ranks.split())
@@ -319,7 +320,7 @@ def _nccl_info(text: str, log: Log) -> Log:
 
 
 def _graph_dump(text: str, log: Log) -> Log:
-    """The rings of one host, as NCCL_GRAPH_DUMP_FILE writes them."""
+    """Return the rings of one host, as NCCL_GRAPH_DUMP_FILE writes them."""
     rings: list[tuple[int, ...]] = []
     nics: set[int] = set()
     for graph in ET.fromstring(text).iter("graph"):

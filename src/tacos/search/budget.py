@@ -35,33 +35,33 @@ _EFFORTS: dict[str | int, tuple[int, float]] = {
 """The named efforts: random starts, and work as a multiple of normal work. A number is both."""
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 NORMAL_WORK = 2_000_000
-"""Microseconds of work, about, that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
+"""Approximate microseconds of work that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
 _SMALL, _MOST_FACTOR = 64, 5.0
-"""More NPUs get more work, by the square of their number, and at most this much more."""
+"""Largest factor on the work for more NPUs; it grows with the square of their number."""
 SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this, which take seconds each."""
 MET = 0.001
-"""A schedule this close to the bound has met it."""
+"""Relative gap at which a schedule counts as having reached the bound."""
 WORTH_ALL = 0.01
-"""With this much more to gain, all of the work is worth it; with half of it, half of the work."""
+"""Possible gain for which all of the work is spent; for half of it, half of the work."""
 _GOOD_ENOUGH = 1.005
-"""Few chunks that take up to this much longer than many are better; not so with more effort."""
+"""How much longer fewer chunks may take and still be preferred, at normal effort."""
 _SUMS, _PLAIN = 2.0, 0.5
-"""How much longer engines take for transfers of sums, and on networks without switches (measured)."""
+"""Factors on an engine's time for reductions, and on networks without switches (measured)."""
 _RUN_US, _LOSSY_US = 2.0, 6.0
-"""Microseconds per transfer to execute a schedule, and one that loses time, which is lowered in several ways (measured)."""
+"""Microseconds per transfer to execute a schedule, and to execute one that loses time and so is lowered in several ways (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What an effort stands for.
+    """An effort and what it allows.
 
     Attributes:
-        given: As the caller gave it.
-        trials: Random starts.
+        given: The caller's value.
+        trials: Number of random starts.
         units: Work as a multiple of normal work.
         counts: The chunk counts to search.
-        enough: Times the best time, within which fewer chunks are preferred.
+        enough: Factor on the best time within which fewer chunks are preferred.
     """
 
     given: str | int
@@ -104,11 +104,11 @@ def exact_limits(engine: str, effort: str | int) -> dict[str, Any]:
 
 
 class Budget:
-    """The work of one search: what runs will take, what they took, and what the answer is worth.
+    """The work of one search: estimates of runs, the work spent, and the work that may be spent.
 
     Attributes:
-        total: What may be spent.
-        used: What was spent.
+        total: Work that may be spent.
+        used: Work that was spent.
     """
 
     def __init__(self, question: Question) -> None:
@@ -133,7 +133,7 @@ class Budget:
         return first + self.run(engine, collective.with_chunks(2), True)
 
     def allowance(self, best_ps: float, share: float) -> float:
-        """Return up to which work one engine may go on that gets a share of what there is."""
+        """Return the amount of used work up to which one engine may continue, given its share of the rest."""
         return self.used + share * (min(self.worth(best_ps), self.total) - self.used)
 
     def executed(self, schedule: Schedule, executed_ps: int) -> None:

@@ -1,4 +1,4 @@
-"""One engine's best schedule: its random starts, and the number of chunks where that is open."""
+"""One engine's best schedule: random starts, and the search for the number of chunks if it is open."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 __all__ = ["ChunkSearch", "EngineSearch"]
 
 _HELPS = 1.005
-"""A chunk count helps if it makes the time shorter by at least this factor."""
+"""A chunk count helps if it shortens the time by at least this factor."""
 _MANY_PER_LINK, _FEWER = 256, 1.01
-"""Transfers per link that are more than executors take at once; to avoid them, this much longer is good enough."""
+"""Transfers per link that are too many for executors, and the factor on the time that is accepted to avoid them."""
 _MOST_PER_LINK = 1200
-"""Transfers per link beyond which schedules are not made."""
+"""Largest number of transfers per link for which schedules are made."""
 _LARGE = 20
-"""Bandwidth decides, not latency, where the bound's parts differ by this factor."""
+"""Ratio of the bound's bandwidth to its latency part from which bandwidth dominates."""
 _MORE_GAINS = {True: 1.5, False: 3.0}
 """Times what a pipeline has left to gain, judged by its last gain, that more chunks are trusted to bring: for known
 algorithms, and for synthesizers, which also use links better with more chunks."""
 
 _STEPS, _STEP = 4, 0.75
-"""Synthesizers gain by steps: before so many chunk counts, they are trusted to become as fast as this."""
+"""Synthesizers improve in steps: up to this number of chunk counts, they are assumed to reach this factor of the bound."""
 _SURE = 0.5
-"""Share of what schedules lost so far when they were executed, that those of more chunks will lose, too."""
+"""Share of the least loss by execution so far that schedules of more chunks are assumed to lose as well."""
 _MOST_GAIN = 6.0
-"""How much faster more chunks than the first number may make an engine; that of a root has farther to go."""
+"""Largest speed-up from more chunks than the first count; rooted collectives gain more."""
 
 
 class ChunkSearch:
-    """Runs of engines for one question; with a budget, only those that it allows beyond the first of each engine."""
+    """Runs of engines for one question. A budget limits the runs after each engine's first."""
 
     def __init__(self, question: Question, judge: Judge, budget: Budget | None = None) -> None:
         self.question, self.judge, self.budget = question, judge, budget
         self._memory: dict[str, dict[str, Any]] = {}
 
     def answers(self, engine: Engine, options: dict[str, Any]) -> list[Answer]:
-        """Return the engine's answers, the best first; where the number of chunks is open, the fewest that are good enough."""
+        """Return the engine's answers, best first; if the number of chunks is open, the fewest that are good enough."""
         search = EngineSearch(self, engine, options)
         search.go_on()
         return search.answers()
@@ -72,7 +72,7 @@ class ChunkSearch:
         return schedule
 
     def once(self, engine: Engine, collective: Collective, options: dict[str, Any]) -> Schedule:
-        """Run an engine on a collective whose chunks are chosen; of several random starts, return the best."""
+        """Run an engine on a collective whose chunks are chosen; return the best of several random starts."""
         question, watch = self.question, self.question.watch
         values: dict[str, Any] = {
             "progress": watch.report,
@@ -108,7 +108,7 @@ class ChunkSearch:
         return self._memory.setdefault(engine.name, {})
 
     def patience(self) -> dict[str, float]:
-        """Return the time that one run gets, as an option: most of what is left, half where more may follow."""
+        """Return the time limit of one run as an option: most of the remaining time, or half if more runs may follow."""
         left_s = self.question.watch.left_s()
         if left_s is None:
             return {}
@@ -117,16 +117,16 @@ class ChunkSearch:
 
 
 class EngineSearch:
-    """The answers of one engine with one number of chunks after the other, where that number is open.
+    """The answers of one engine for increasing numbers of chunks, if that number is open.
 
     More chunks pipeline better until latencies outweigh it, so the search ends at the bound, or after some counts
-    that hardly helped (the engine's patience). What the model does not count (the work per transfer) speaks for few.
-    The search can be interrupted, and go on when others have found what it has to beat.
+    that hardly helped (the engine's patience). Costs outside the model (the work per transfer) favour few chunks. The
+    search can be paused, and continued when other engines have found a time to beat.
 
     Attributes:
         engine: The engine.
         results: An answer for each count so far.
-        ended: Whether more chunks are not worth a try.
+        ended: Whether more chunks are not worth trying.
     """
 
     def __init__(self, runs: ChunkSearch, engine: Engine, options: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class EngineSearch:
         self._schedules = self._question.watch.results(self._counts())
 
     def go_on(self, most: int | None = None, share: float = 1.0) -> None:
-        """Try more chunk counts, at most so many, within a share of the work that is left."""
+        """Try at most `most` more chunk counts, within a share of the remaining work."""
         watch, budget = self._question.watch, self._runs.budget
         if budget is not None:
             self._allowance = budget.allowance(self._judge.to_beat, share)
@@ -171,8 +171,8 @@ class EngineSearch:
     def hoped_ps(self) -> float:
         """Return the time that more chunks may reach.
 
-        What a pipeline loses to its filling is in proportion to the size of a chunk, so that the last gain
-        tells what is left to gain.
+        The time that a pipeline loses while it fills is proportional to the size of a chunk, so the last gain
+        predicts the gains that remain.
         """
         limit_ps = self.limit_ps()
         sure_loss = 1 + _SURE * (self.least_loss() - 1)
@@ -218,7 +218,7 @@ class EngineSearch:
             self._fastest = len(results) - 1
         self.ended = (
             question.collective.resolved
-            or not results[-1].known  # nor will those of more chunks be
+            or not results[-1].known  # schedules of more chunks cannot be run either
             or self._failures == self._patience()
             or self.hoped_ps() > self._judge.to_beat
             or self.least_ps() <= question.effort.enough * question.bound.time_ps
@@ -231,7 +231,9 @@ class EngineSearch:
         if collective.resolved:
             yield partial(runs.counted, engine, collective, self._options, False)
             return
-        applies = engine.applies(topology, collective)  # not if only by its options
+        applies = engine.applies(
+            topology, collective
+        )  # false if only its options make it applicable
         memory = runs.memory(engine)
         for count in engine.chunk_counts(topology, collective, question.effort.counts, memory):
             cut = collective.with_chunks(count)
@@ -244,7 +246,7 @@ class EngineSearch:
             watch.done = watch.next
 
     def _worth_running(self, cut: Collective) -> bool:
-        """Whether a schedule with more chunks would not be too large, and the budget has room for it."""
+        """Return whether the budget allows a schedule with more chunks, and its size does."""
         last, budget = self.results[-1].schedule, self._runs.budget
         grows = cut.chunks / max(last.collective.chunks, 1)
         links = max(self._question.topology.links, 1)

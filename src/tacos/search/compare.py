@@ -177,7 +177,7 @@ def _check(
     time_limit: float | None,
 ) -> None:
     if not problems:
-        raise ValueError("collective is an empty list, there is nothing to compare")
+        raise ValueError("collective is an empty list; there is nothing to compare")
     for problem in problems:
         check_sizes(topology, problem)
         if problem.kind != problems[0].kind:
@@ -218,18 +218,18 @@ def _rank(candidate: Candidate, *, consistent: bool) -> _Rank:
 
 
 def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) -> list[Candidate]:
-    """Schedules may take megabytes, and a sweep has hundreds."""
+    """Drop schedules that are not needed: each may take megabytes, and a sweep has hundreds."""
     best = min(candidates, key=rank)
     return [c if c is best else replace(c, schedule=None) for c in candidates]
 
 
 _DIFFERENT_BITS = "ranks may end with different bits"
 
-# The work, and where it is done.
+# The work, and its distribution.
 
 
 class _Task(NamedTuple):
-    """One engine on one problem: all that another process needs to know."""
+    """One engine on one problem, with everything that another process needs."""
 
     topology: Topology
     collective: Collective
@@ -243,7 +243,7 @@ class _Task(NamedTuple):
 
 
 def _schedule(task: _Task, report: Progress | None) -> Schedule:
-    """The engine's schedule, or the given algorithm on this network."""
+    """Return the engine's schedule, or the given algorithm on this network."""
     if task.algorithm is None:
         return synthesize(
             task.topology,
@@ -261,7 +261,7 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
         if algorithm.topology == task.topology and algorithm.collective.size_bytes == size:
             return _marked(algorithm, verify(algorithm, progress=partial(_alive, report)))
         algorithm = lower(algorithm)
-    # Of a program with races, lifting would show one outcome.
+    # Lifting a program with races would show only one outcome.
     checked = verify(algorithm, progress=partial(_alive, report))
     checked.raise_if_failed()
     lifted = lift(algorithm, task.topology, size, progress=partial(_alive, report))
@@ -270,7 +270,7 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
 
 
 def _marked(schedule: Schedule, report: Report) -> Schedule:
-    """The schedule, if it is right, marked as :func:`~tacos.search.synthesis.synthesize` does if NPUs may get different bits."""
+    """Return the schedule if it is correct; mark it, as :func:`~tacos.search.synthesis.synthesize` does, if NPUs may get different bits."""
     report.raise_if_failed()
     if report.consistent:
         return schedule
@@ -297,7 +297,7 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
 
 
 def _alive(report: Progress | None, _: float) -> None:
-    """Report nothing new while verifying, but let the caller stop it."""
+    """Repeat the last progress while verifying, so that the caller can stop it."""
     if report is not None:
         report(1.0)
 
@@ -318,7 +318,7 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
 
 
 def _executed_s(schedule: Schedule, target: str | None) -> float | None:
-    """The executed time; None if the schedule has too many transfers, or the target refuses it."""
+    """Return the executed time; None if the schedule has too many transfers, or the target refuses it."""
     try:
         found = execution(schedule, target=target)
     except LimitError:
@@ -333,7 +333,7 @@ class _Stopped(Exception):
 def _results(
     tasks: list[_Task], executor: Executor | None, progress: Progress | None
 ) -> Iterator[tuple[int, Candidate]]:
-    """The number of every task with its result, as they come in."""
+    """Yield the number and the result of every task as it completes."""
     if executor is None:
         yield from _results_here(tasks, progress)
         return
@@ -354,7 +354,7 @@ def _results(
 
 
 def _results_here(tasks: list[_Task], progress: Progress | None) -> Iterator[tuple[int, Candidate]]:
-    """The same, on the cores of this machine, where tasks tell how far they are and can be stopped."""
+    """Yield the number and the result of every task, run on this machine's cores, with progress and cancellation."""
     stop, shares = Event(), [0.0] * len(tasks)
 
     def report(k: int, share: float) -> None:
@@ -369,7 +369,7 @@ def _results_here(tasks: list[_Task], progress: Progress | None) -> Iterator[tup
                 futures[pool.submit(_candidate, task, partial(report, k))] = k
             pending = set(futures)
             while pending:
-                # Woken now and then, to report progress and to hear Ctrl-C.
+                # Wake up regularly to report progress and notice Ctrl-C.
                 done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
                 for future in sorted(done, key=futures.__getitem__):
                     k, candidate = futures[future], future.result()

@@ -25,7 +25,7 @@ class Figures:
     Attributes:
         time_s: When the last transfer arrives.
         algbw_Bps: Size over time.
-        busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 where that is not defined.
+        busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 if that is not defined.
         chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: The number of transfers.
         utilisation: Share of the time that the links are busy, on average.
@@ -62,8 +62,8 @@ class Candidate:
         note: Why there is no schedule, or which of its schedules were rejected; empty if all is well.
         seconds: How long the synthesis and the verification took.
         figures: The schedule in numbers; None if it failed.
-        wrong: Whether the verifier rejected a schedule of this engine, which is a bug of the engine; or the
-            algorithm from elsewhere.
+        wrong: Whether the verifier rejected a schedule of this engine, which is a bug, or an algorithm that
+            was passed in.
         consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
     """
 
@@ -109,20 +109,20 @@ class Comparison:
         raise InfeasibleError(f"no engine solved {self.collective!r}")
 
     def efficiency(self, candidate: Candidate) -> float | None:
-        """The bound divided by the candidate's time, the executed one where it is known; None where either is missing."""
+        """Return the bound divided by the candidate's executed time (its own time if that is unknown); None if either is missing."""
         if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
             return None
         return self.bound_s / candidate.figures.counted_s
 
     @property
     def reference(self) -> str:
-        """The engine that stands for what users run today: the first of :func:`tacos.synth.references`, else the last."""
+        """The engine that represents what users run today: the first of :func:`tacos.synth.references` that solved the problem."""
         *first, last = references()
         solved = {candidate.engine for candidate in self.solved}
         return next((name for name in first if name in solved), last)
 
     def speed_up(self, over: str | None = None) -> float | None:
-        """How many times as fast the best candidate is as another engine; None if that was not compared.
+        """Return the speed of the best candidate relative to another engine; None if that engine was not compared.
 
         Args:
             over: The other engine; the :attr:`reference` if not given. Both times are of an ideal network, without
@@ -134,7 +134,7 @@ class Comparison:
         return other.counted_s / best.counted_s if other and best and best.counted_s else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
+        """Return one plain dictionary per candidate, for tables, JSON and CSV; units are in the names."""
         return [
             {
                 "collective": self.collective.label,
@@ -153,11 +153,11 @@ class Comparison:
         ]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
+        """Return a pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
         return frames.from_rows(self.rows())
 
     def __str__(self) -> str:
-        """The engines with their times, the fastest first, and the verdict.
+        """Return the engines with their times, the fastest first, and the verdict.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -185,7 +185,7 @@ class Comparison:
         return to_html(self)
 
     def verdict(self) -> str:
-        """The fastest engine, and by how much, in a sentence.
+        """Return the fastest engine, and by how much, in a sentence.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -200,7 +200,7 @@ class Comparison:
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
         if best.engine != self.reference and (factor := self.speed_up()):
-            words.append(f"{factor:.2f} times as fast as {self.reference}")
+            words.append(_times_as_fast(factor, factor, self.reference))
         return ", ".join(words) + "."
 
 
@@ -213,7 +213,7 @@ class Sweep:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """All that solved some size, those that win most often first."""
+        """All engines that solved some size, those that win most often first."""
         first = [name for _, _, name in self.winners()]
         names = dict.fromkeys(sorted(first, key=lambda name: -first.count(name)))
         return tuple(
@@ -222,13 +222,13 @@ class Sweep:
 
     @property
     def reference(self) -> str:
-        """What users run today, where it was compared at all sizes, as :attr:`Comparison.reference`."""
+        """What users run today, as :attr:`Comparison.reference`, if it was compared at all sizes."""
         *first, last = references()
         names = {one.reference for one in self.comparisons}
         return next((name for name in first if names <= {name}), last)
 
     def winners(self) -> list[tuple[int, int, str]]:
-        """Ranges of sizes (the first, the last) in which one engine is the fastest.
+        """Return ranges of sizes (the first, the last) in which one engine is the fastest.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(8)
@@ -241,15 +241,15 @@ class Sweep:
         return [(span[0][0], span[-1][0], span[0][1]) for span in spans]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per size and candidate, for tables, JSON and CSV."""
+        """Return one plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
+        """Return a pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
         return frames.from_rows(self.rows())
 
     def __str__(self) -> str:
-        """The fastest engine at each size, and the verdict."""
+        """Return the fastest engine at each size, and the verdict."""
         if not self.comparisons:
             return self.verdict()
         lines = [f"{self.comparisons[0].collective.label}, {len(self.comparisons)} sizes"]
@@ -268,7 +268,7 @@ class Sweep:
         return to_html(self)
 
     def verdict(self) -> str:
-        """The fastest engine at each size, in a sentence or two."""
+        """Return the fastest engine at each size, in a sentence or two."""
         if not self.winners():
             return "No engine solved any of the sizes."
         spans = [
@@ -279,5 +279,17 @@ class Sweep:
         factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
         if not factors or max(factors) == 1:
             return words
-        times = f"{min(factors):.2f} to {max(factors):.2f}"
-        return f"{words} {times} times as fast as {self.reference}."
+        ratio = _times_as_fast(min(factors), max(factors), self.reference)
+        return f"{words} {ratio[0].upper()}{ratio[1:]}."
+
+
+def _times_as_fast(low: float, high: float, reference: str) -> str:
+    """Return a speed-up, or a range of them, in words.
+
+    >>> _times_as_fast(1.001, 1.001, "nccl"), _times_as_fast(1.0, 2.5, "nccl")
+    ('as fast as nccl', '1.00 to 2.50 times as fast as nccl')
+    """
+    texts = list(dict.fromkeys(f"{factor:.2f}" for factor in (low, high)))
+    if texts == ["1.00"]:
+        return f"as fast as {reference}"
+    return f"{' to '.join(texts)} times as fast as {reference}"

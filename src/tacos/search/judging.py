@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Judge", "failure", "inconsistent", "noted", "violation"]
 
 _UNKNOWN_LOSS = 2.0
-"""Executed time over the schedule's, assumed for schedules too large to be run (the most that was measured)."""
+"""Ratio of executed to schedule time, assumed for schedules that are too large to be run (the largest measured)."""
 _TOO_LARGE = 2**62
 """The executed time of a schedule that the target refuses, in picoseconds."""
 
 
 class Answer(NamedTuple):
-    """A schedule and what it is compared by: its executed time for the target."""
+    """A schedule and the time by which it is ranked: its executed time for the target."""
 
     schedule: Schedule
     time_ps: int
     known: bool
-    """Whether it was run, or need not be."""
+    """Whether its executed time is known."""
     run: bool = False
     """Whether it was run."""
     counts: tuple[int, ...] = ()
@@ -49,8 +49,8 @@ class Judge:
     Attributes:
         target: What will execute the schedule.
         verifies: Whether answers go through the verifier.
-        consistent: Whether only schedules whose sums have one order will do.
-        rejected: What was wrong with schedules and engines so far, a sentence each.
+        consistent: Whether all NPUs must add up each chunk in the same order.
+        rejected: Faults of schedules and engines so far, one sentence each.
         to_beat: The executed time of the best answer so far, in picoseconds.
     """
 
@@ -69,10 +69,10 @@ class Judge:
         self._refusal = ""  # why the target takes no schedule
 
     def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
-        """Return the schedule with its executed time; one that is too large to be run is taken to lose much.
+        """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
-        A schedule that takes as long as what it has to beat is not run: execution only adds to its time. One that is
-        found to take as long when it is run gets a time that is not below that.
+        A schedule whose own time is not below the time to beat is not run, since execution only adds to it. A schedule
+        that turns out not to be below it when it is run gets some time that is not below it.
         """
         to_beat = min(to_beat, self.to_beat)
         if schedule.time_ps >= to_beat or self.target == "schedule":
@@ -96,8 +96,8 @@ class Judge:
     def first_right(self, candidates: list[Answer]) -> Answer:
         """Return the first candidate that the verifier accepts, and report each one that it rejects.
 
-        Candidates whose sums have different orders on different NPUs are passed over where that matters.
-        There is no time limit here: an answer is verified or it is not returned.
+        Candidates that add up chunks in different orders on different NPUs are skipped if `consistent`. There is no time
+        limit here: an answer is verified or it is not returned.
         """
         if not self.verifies:
             return candidates[0]
@@ -126,15 +126,15 @@ class Judge:
         raise VerificationError(first_error)
 
     def reject(self, wrong: str) -> None:
-        """Report what is a bug of an engine, now and in the provenance."""
+        """Report a bug of an engine, now and in the provenance."""
         self.rejected.append(wrong)
         warnings.warn(wrong, WrongScheduleWarning, stacklevel=5)
 
     def check_sketch(self, schedule: Schedule) -> None:
-        """Refuse a schedule that does what the sketch forbids.
+        """Refuse a schedule that violates the sketch.
 
         Raises:
-            TacosError: It does.
+            TacosError: The schedule violates the sketch.
         """
         sketch = self.question.sketch
         if sketch is not None and (wrong := sketch.violation(schedule)):

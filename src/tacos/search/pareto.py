@@ -1,10 +1,10 @@
-"""SCCL's question: what is the least number of steps, and of rounds for a given number of chunks?
+"""SCCL's problem: what are the fewest steps, and the fewest rounds for a given number of chunks?
 
-An algorithm of C chunks per part, S steps and R rounds sends in step s over every link as many chunks as the
-link's bandwidth allows in the step's rounds, r_1 + … + r_S = R; what arrives in a step is sent on in the
-next. Small buffers want few steps (S latencies), large ones few rounds per chunk (R/C transmissions of a
-part). :func:`pareto` gives the algorithms of which no other is better in both. The question is that of
-SCCL (Cai et al., PPoPP 2021), which asks an SMT solver; here an integer program minimises the rounds.
+In step s, an algorithm of C chunks per part, S steps and R rounds sends over every link as many chunks as the
+link's bandwidth allows in the step's rounds, r_1 + … + r_S = R. What arrives in a step can be forwarded in the
+next. Small buffers need few steps (S latencies), large ones few rounds per chunk (R/C transmissions of a part).
+:func:`pareto` returns the algorithms that no other beats in both. SCCL (Cai et al., PPoPP 2021) uses an SMT
+solver; here an integer program minimises the rounds.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class Point:
 
     @property
     def rounds_per_chunk(self) -> Fraction:
-        """What large buffers pay."""
+        """Rounds per chunk: the cost for large buffers."""
         return Fraction(self.rounds, self.chunks)
 
 
 @dataclass(frozen=True)
 class Front:
-    """What :func:`pareto` found, the fewest steps first."""
+    """The result of :func:`pareto`, fewest steps first."""
 
     points: tuple[Point, ...]
     least_rounds: Fraction
-    """Rounds per chunk that no algorithm beats; of an all-reduce, none that first reduces and scatters."""
+    """Lower bound on the rounds per chunk; for an all-reduce, of algorithms that reduce-scatter first."""
     cut_short: bool
-    """Whether time ended the search."""
+    """Whether the time limit ended the search."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The points as plain values that can go into JSON.
+        """Return the points as plain values that can go into JSON.
 
         >>> import tacos
         >>> ring = tacos.topology.ring(4)
@@ -132,20 +132,20 @@ def pareto(
         )
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     for name, value in (("max_chunks", max_chunks), ("max_steps", max_steps)):
         if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{name} is {value!r}; it must be a positive number")
     if not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     highs()
     search = _Search(topology, collective, time_limit, progress)
     return search.front(max_chunks, max_steps)
 
 
 class _Late(Exception):
-    """No error: the time is up."""
+    """Not an error: the time is up."""
 
 
 class _Search:
@@ -170,7 +170,7 @@ class _Search:
         self.least_half = min(each) if len(each) == self.halves else Fraction(0)
 
     def _least_rounds(self, topology: Topology, collective: Collective) -> Fraction:
-        """Rounds per chunk that the fluid bound asks for."""
+        """The rounds per chunk of the fluid bound."""
         if not topology.links:
             return Fraction(0)
         unit = gcd(*topology.link_bandwidth_Bps.tolist())
@@ -199,10 +199,10 @@ class _Search:
         return Front(tuple(points), self.least, self.late)
 
     def _best(self, steps: int, max_chunks: int, before: Point | None) -> Point | None:
-        """The algorithm of fewest rounds per chunk, if it has fewer than that of fewer steps.
+        """Return the algorithm with the fewest rounds per chunk, if it has fewer than the one with fewer steps.
 
-        Symmetric algorithms first: they are found quickly, and leave less to search among all. And first
-        the numbers of chunks that could come closest to the bound.
+        Symmetric algorithms are tried first: they are found quickly, and leave less to search. So are the numbers of
+        chunks that could come closest to the bound.
         """
         best, undecided = before, False
 
@@ -230,7 +230,7 @@ class _Search:
         return replace(best, proven=not undecided or best.rounds_per_chunk == self.least)
 
     def _most_rounds(self, chunks: int, best: Point | None, before: Point | None) -> int:
-        """The largest number of rounds with which this many chunks improve on the last point; equal is enough for fewer chunks."""
+        """Return the largest number of rounds with which this many chunks improve on the last point; equal is enough for fewer chunks."""
         if best is None:
             return self.halves * chunks * self.topology.npus**2
         if best is not before and chunks < best.chunks:
@@ -240,7 +240,7 @@ class _Search:
     def _fewest_rounds(
         self, chunks: int, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, bool]:
-        """The schedule with the fewest rounds, at most `most`, and whether the answer is proven."""
+        """Return the schedule with the fewest rounds, at most `most`, and whether the answer is proven."""
         certain, rounds = True, 0
 
         def half(network: Topology, problem: Collective) -> Schedule:
@@ -269,7 +269,7 @@ class _Search:
     def _half(
         self, network: Topology, problem: Collective, steps: int, most: int, symmetric: bool
     ) -> tuple[tuple[Schedule, int] | None, str]:
-        """A schedule and its rounds, if there is one, and the solver's verdict."""
+        """Return a schedule and its rounds, if there is one, and the solver's verdict."""
         from tacos.synth.milp.model import build
         from tacos.synth.milp.problem import hops_of, in_steps
         from tacos.synth.milp.search import own_symmetry
@@ -290,7 +290,7 @@ class _Search:
             return None, "infeasible"
         if model.program.columns > _MOST_COLUMNS:
             return None, "unknown"
-        # What may prove nothing must not take the time of what does.
+        # A search that may prove nothing must not use up the time of one that does.
         deadline = now + (self.end - now) / (4 if symmetric else 2)
         answer = solve(model.program, deadline=deadline, progress=self.progress)
         if answer.values is None:
@@ -318,4 +318,4 @@ class _Search:
 
 
 class _Nothing(Exception):
-    """Not an error: no schedule has so few rounds."""
+    """Not an error: no schedule has this few rounds."""

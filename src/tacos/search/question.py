@@ -1,4 +1,4 @@
-"""The problem of one call of :func:`tacos.search.synthesis.synthesize`, and what all parts of the search need to know about it."""
+"""The problem of one call of :func:`tacos.search.synthesis.synthesize`, as all parts of the search see it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Question:
     Attributes:
         topology: The network to search on.
         collective: What is to be achieved; its number of chunks may be open.
-        seed: For engines that draw at random.
+        seed: Random seed for engines that use one.
         effort: How hard to try.
         watch: The caller's time limit and progress.
         known_bound: The problem's bound, if it is known already.
@@ -60,5 +60,5 @@ class Question:
         return self.known_bound
 
     def gap(self, time_ps: float) -> float:
-        """How far a time is above the bound, as a share of the time."""
+        """Return the gap between a time and the bound, as a share of the time."""
         return 1 - self.bound.time_ps / max(time_ps, 1)

@@ -1,9 +1,8 @@
 """Make schedules faster by local search.
 
-Engines build a schedule once, from the start to the end. :func:`refine` takes one that exists and tries to do better,
-a few chunks at a time: it takes out some of those that arrive last, and puts each back over the hops that arrive
-first, into the gaps that the others leave (``cpp/synth/refine.hpp`` has the method). Sums are searched backwards in
-time, where collecting is spreading.
+Engines build a schedule in one pass. :func:`refine` improves an existing schedule, a few chunks at a time: it removes some
+of the chunks that arrive last, and reinserts each over the hops that arrive first, into the gaps that the others leave
+(``cpp/synth/refine.hpp`` has the method). Reductions are refined backwards in time, where collecting becomes spreading.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ __all__ = ["improved", "refine"]
 
 _EFFORTS = {"fast": 0.1, "normal": 1.0, "high": 8.0}
 _HOPS = 100_000_000
-"""Hops looked at per unit of effort: about 10 s."""
+"""Hops examined per unit of effort: about 10 s."""
 _SLICE, _SLICE_PER_TRANSFER = 400_000, 8
 """Hops of a slice at least, and per transfer."""
 _START_PER_TRANSFER = 4
-"""Hops that could be looked at in the time that it takes to start a slice, per transfer."""
+"""Hops that could be examined in the time that the start of a slice takes, per transfer."""
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
-"""Hops that could be looked at in the time that it takes to run a transfer."""
+"""Hops that could be examined in the time that the execution of a transfer takes."""
 _NEWS = 0.995
-"""A schedule is run if it is shorter by this factor than the last that was."""
+"""A schedule is executed if it is shorter by this factor than the last one that was."""
 _NEVER = 2**62
 _PATIENCE, _GAIN = 3, 0.9998
 """Slices without a gain of this factor after which the search stops."""
 _LOST = 1.1
-"""Times the fastest execution, beyond which what the search goes on from has lost too much to win."""
+"""Ratio to the fastest execution beyond which the current schedule is too slow to win."""
 
 
 def refine(
@@ -56,10 +55,10 @@ def refine(
     target: str | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Look for a faster schedule of the same collective with the same chunks; never a slower one.
+    """Search for a faster schedule of the same collective with the same chunks; never return a slower one.
 
-    A shorter schedule may take longer when it is executed. So what the search finds is compared by its executed time
-    for the target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
+    A shorter schedule may take longer when it is executed. So schedules are compared by their executed time for the
+    target, and the fastest is returned. A schedule that gives each port of a switch between boxes one
     peer keeps that (``tacos.synth.matched_ports``), unless the target is ``"schedule"``.
 
     The result depends only on the arguments, unless a time limit ends the search early. It passes the
@@ -69,19 +68,19 @@ def refine(
     on switches that join more than 700 NPUs, for which a search would be too slow to gain anything.
 
     Args:
-        schedule: From any engine or file. An orbit is expanded.
+        schedule: A schedule from any engine or file. An orbit is expanded.
         effort: ``"fast"`` (about 1 s), ``"normal"`` (10 s), ``"high"`` (80 s), or a number of times 10 s. The
             search ends sooner where the bound is met, or where it no longer gains.
         time_limit: Seconds after which the best so far is returned.
         seed: Random seed of the order in which chunks are tried.
-        hops: How many hops to look at, instead of an effort; about 100 ns each.
+        hops: Number of hops to examine, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
             compared by its own time.
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: A wrong budget, or an unknown target.
+        ValueError: The budget is out of range, or the target is unknown.
 
     >>> import tacos
     >>> box = tacos.topology.mi250(1)
@@ -97,7 +96,7 @@ def refine(
         names = ", ".join(_EFFORTS)
         raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
     if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     if type(seed) is not int or not 0 <= seed < 2**62:
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _HOPS) if hops is None else hops
@@ -156,7 +155,7 @@ def improved(
 
 
 class _Search:
-    """A search in slices, forwards and backwards in turn where there are sums.
+    """A search in slices, alternately forwards and backwards if there are reductions.
 
     The search goes on from the shortest schedule, and remembers the one that is executed fastest.
     """
@@ -177,7 +176,7 @@ class _Search:
         self.done = 0  # hops
 
     def run(self, total: int, executed_ps: int | None) -> Schedule | None:
-        """The best schedule found, if it is better than the given one, which takes `executed_ps` if that is known."""
+        """Return the best schedule found, if it is better than the given one, whose executed time may be known."""
         schedule = self.schedule
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
@@ -233,7 +232,7 @@ class _Search:
         return fastest
 
     def executed(self, schedule: Schedule, to_beat_ps: int | None = None) -> int:
-        """The time that schedules are compared by; one that cannot be run loses against one that was."""
+        """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""
         if not self.runs:
             return schedule.time_ps
         try:
@@ -249,7 +248,7 @@ class _Search:
 
 
 def _directions(schedule: Schedule) -> list[bool]:
-    """The directions of time in which something can be spread; none where it would take too long."""
+    """Return the directions of time in which transfers can be spread; none if that would take too long."""
     hops = schedule.topology.npus**2 if schedule.topology.switches else schedule.topology.links
     if schedule.transfers > _MOST_TRANSFERS or hops > _MOST_HOPS:
         return []

@@ -132,7 +132,7 @@ def synthesize(
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before any schedule was found, or the engine's schedule violates
             the sketch.
-        TypeError: An option that the engine does not take.
+        TypeError: The engine does not take an option.
         VerificationError: Every schedule that was found is wrong.
         ValueError: The engine is unknown, or does not apply to this problem; or no ports can be matched.
 
@@ -167,7 +167,7 @@ def synthesize(
     )
     same_bits = consistent and engine == "auto"
     if sketch is not None and ports == "matched":
-        raise ValueError('ports is "matched", which a sketch does not know: use one of the two')
+        raise ValueError('ports="matched" cannot be combined with a sketch; use one of the two')
     if sketch is not None:
         found = _sketched(question, sketch, engine, options, verify=verify, target=target)
         if same_bits and not found.consistent:
@@ -209,7 +209,9 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
     if chunks == part.chunks:
         return schedule
     if engine not in ENGINES or len(schedule.collective.parts) > 1 or kind_of(part).listed:
-        raise TacosError("only a schedule of one collective and a known engine can be cut anew")
+        raise TacosError(
+            "only a schedule of one collective and a known engine can be synthesized with other chunks"
+        )
     wanted = Collective(
         schedule.topology.npus,
         [type(part)(part.kind, part.size, chunks=chunks, group=part.group, root=part.root)],
@@ -230,7 +232,7 @@ def _answer(
     refine: bool = False,
     matches: bool = False,
 ) -> Schedule:
-    """Run the engine, or all of them, and say in the provenance how the search went."""
+    """Run the engine, or all of them, and record in the provenance how the search went."""
     question, runs = judge.question, ChunkSearch(judge.question, judge)
     try:
         if engine == "auto":
@@ -238,7 +240,9 @@ def _answer(
         else:
             schedule = judge.first_right(runs.answers(ENGINES[engine], options)).schedule
     except TimeIsUp:
-        message = f"time_limit is {question.watch.time_limit} s, too short to find any schedule"
+        message = (
+            f"time_limit is {question.watch.time_limit} s, which is too short to find a schedule"
+        )
         raise TacosError(message) from None
     facts: dict[str, Any] = {"seed": question.seed, "effort": question.effort.given}
     facts |= {"bound_s": question.bound.time_s, "bottleneck": question.bound.why}
@@ -307,7 +311,7 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
     check_type("collective", collective, Collective)
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
 
 

@@ -1,8 +1,8 @@
 """Find the best algorithm for each size of a range, and write the files that serve them.
 
-:func:`tune` synthesizes at a row of sizes, then finds out how far each winner carries: an algorithm is an engine
-and a number of chunks, and serves as many sizes as it can within a tolerance of the best. Where one algorithm
-takes over from another is searched, not only sampled.
+:func:`tune` synthesizes at several sizes, then finds the range of sizes that each winner serves. An algorithm is an
+engine and a number of chunks; it serves as many sizes as it can within a tolerance of the best. The sizes at which one
+algorithm takes over from another are searched, not only sampled.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["Range", "Tuning", "check_formats", "tune"]
 
 _FACTOR = 4
-"""Between samples, if none is asked for."""
+"""Default factor between samples."""
 _NEAR = 1.03
-"""Two sizes this close need not be told apart."""
+"""Ratio below which two sizes count as equal."""
 _REFINING, _MOST_REFINING = 3_000, 20_000_000
-"""Hops that refinement looks at: per transfer, and at most (two seconds)."""
+"""Hops that refinement examines: per transfer, and at most (two seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Range:
 
     Attributes:
         min_bytes: The first size.
-        max_bytes: The last one.
+        max_bytes: The last size.
         engine: The engine that made it.
-        chunks: How it cuts the buffer, counted as in :mod:`tacos.collective`.
+        chunks: Number of chunks per part, as in :mod:`tacos.collective`.
         schedule: The algorithm at a size in the middle, refined.
         figures: Samples within the range: the size, the time before refinement, and a time that no
             schedule beats.
@@ -66,7 +66,7 @@ class Range:
 
     @property
     def efficiency(self) -> float:
-        """The bound over the time, at the sample where that is least."""
+        """The lowest efficiency (bound over time) of the samples."""
         return min((bound_s / time_s for _, time_s, bound_s in self.figures if time_s), default=1.0)
 
 
@@ -76,9 +76,9 @@ class Tuning:
 
     Attributes:
         topology: The network.
-        ranges: Without gaps, the smallest sizes first.
-        nccl: Which of NCCL's own algorithms suits which sizes best: the first and the last size, and
-            the algorithm and protocol by NCCL's names; empty for collectives that its tuners do not know.
+        ranges: The ranges without gaps, smallest sizes first.
+        nccl: The best of NCCL's own algorithms by size: first and last size, and NCCL's names of the
+            algorithm and protocol; empty for collectives that its tuners do not know.
         cut_short: Whether the time limit ended the search; larger sizes are then served by the last.
     """
 
@@ -88,7 +88,7 @@ class Tuning:
     cut_short: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per range, for tables and JSON; units are in the names."""
+        """Return one plain dictionary per range, for tables and JSON; units are in the names."""
         return [
             {
                 "min_bytes": one.min_bytes,
@@ -108,21 +108,21 @@ class Tuning:
     ) -> list[str]:
         """Write a plan directory: schedules, ``plans.json``, ``tuner.csv``, and files of other formats.
 
-        All files appear, or none. The first algorithm serves all smaller sizes too, the last all larger
-        ones. Plans for the same collective, group and network that the directory had are replaced. What
-        a format cannot hold is written with fewer chunks, or not at all.
+        Either all files are written or none. The first algorithm also serves all smaller sizes, the last all larger
+        ones. Existing plans for the same collective, group and network are replaced. An algorithm that a format cannot
+        hold is written with fewer chunks, or left out.
 
         Args:
-            folder: Made if it is not there.
+            folder: The plan directory, which is created if necessary.
             to: Formats that an executor runs, such as ``"msccl"``: a file for each range, with its sizes in it.
-            options: For the writers of these formats.
+            options: Options for the writers of these formats.
 
         Returns:
-            What could not be written, a sentence each.
+            One sentence for each file that could not be written.
 
         Raises:
-            FormatError: The disk refuses.
-            ValueError: An unknown format.
+            FormatError: A file cannot be written.
+            ValueError: A format is unknown.
         """
         from tacos.search.tuned_files import write
 
@@ -150,7 +150,7 @@ def tune(
 
     Args:
         topology: The network.
-        kind: Such as ``"all_reduce"``.
+        kind: Kind of the collective, such as ``"all_reduce"``.
         sizes: ``"LOW:HIGH"``, sampled at every fourth power of two, or ``"LOW:HIGH:FACTOR"``.
         group, root: As for :func:`tacos.collective.named`.
         tolerance: An algorithm may serve a size if it takes at most this share longer than the best.
@@ -164,7 +164,7 @@ def tune(
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before the first size was done.
-        ValueError: The kind or a size is not understood.
+        ValueError: The kind or a size is wrong.
 
     >>> import tacos
     >>> table = tune(tacos.topology.ring(4), "all_reduce", "1KB:64KB", effort="fast")
@@ -193,7 +193,7 @@ def tune(
 
 
 def check_formats(names: Collection[str]) -> None:
-    """A ValueError if a range of sizes has no file of such a format.
+    """Raise a ValueError for a format that has no files for ranges of sizes.
 
     >>> check_formats(["nccl"])
     Traceback (most recent call last):
@@ -208,7 +208,7 @@ def check_formats(names: Collection[str]) -> None:
 
 
 class _Algorithm(NamedTuple):
-    """An engine, how it cuts (None where it chooses), and whether the ports between boxes have one peer each."""
+    """An engine, its number of chunks (None if it chooses), and whether the ports between boxes have one peer each."""
 
     engine: str
     chunks: int | None
@@ -224,7 +224,7 @@ class _Span(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """What is to be tuned: all that another process needs to know."""
+    """A tuning problem, with everything that another process needs."""
 
     topology: Topology
     kind: str
@@ -268,7 +268,7 @@ class _Search:
         self.bounds: dict[int, Bound] = {}
 
     def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What a method returns for each of the arguments, wherever it runs; or the exceptions that it raises."""
+        """Return a method's result, or its exception, for each of the arguments."""
         assert self.executor is not None
         tasks = [_Task(self.question, method, one) for one in arguments]
         shared = (self.topology, self.question)
@@ -276,7 +276,7 @@ class _Search:
         return [one for _, one in sorted(work, key=lambda pair: pair[0])]
 
     def fetch(self, pairs: Iterable[tuple[_Algorithm, int]]) -> None:
-        """Find out about times that will be needed, if there is an executor that can do so at once."""
+        """Compute times that will be needed in parallel, if there is an executor."""
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self.times]
         if self.executor is not None:
             for pair, found in zip(missing, self.asked("time", missing), strict=True):
@@ -316,11 +316,13 @@ class _Search:
             **exact_limits(algorithm.engine, self.effort),
         )
         if self.consistent and not found.consistent:
-            raise TacosError(f"{algorithm.engine} adds up {size} B in several orders")
+            raise TacosError(
+                f"{algorithm.engine} sums {size} B in different orders on different NPUs"
+            )
         return found
 
     def near(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """An algorithm at about a size of a range; within it if possible, as plans go by their sizes."""
+        """Return an algorithm for a size near the given one, within the range if possible, since plans are chosen by size."""
         below = self.even(size, algorithm, up=False)
         for one in (below, self.even(size, algorithm, up=True), size):
             if low <= one <= high:
@@ -331,10 +333,10 @@ class _Search:
         return self.synthesized(algorithm, below)
 
     def time(self, algorithm: _Algorithm, size: int) -> float:
-        """How long an algorithm takes at a size; for ever if it cannot cut it."""
+        """Return the time of an algorithm at a size; infinity if the size cannot be cut into its chunks."""
         if (algorithm, size) not in self.times:
             try:
-                # A little more than the size is never faster.
+                # A slightly larger size is never faster.
                 schedule = self.synthesized(algorithm, self.even(size, algorithm, up=True))
                 seconds = self.executed(schedule)
             except (TacosError, ValueError, MemoryError):
@@ -343,17 +345,17 @@ class _Search:
         return self.times[algorithm, size]
 
     def executed(self, schedule: Schedule) -> float:
-        """How long a schedule takes when it is executed; its own time if it is too large to be run."""
+        """Return how long a schedule takes when it is executed; its own time if it is too large to be run."""
         found = execution(schedule, target=self.target)
         return schedule.time_s if found is None else found.time_ps(self.target) * 1e-12
 
     def even(self, size: int, algorithm: _Algorithm, *, up: bool) -> int:
-        """The nearest size, above or below, that gives equal chunks, which some engines need."""
+        """Return the nearest size that gives equal chunks, which some engines need."""
         cuts = len(self.group or range(self.topology.npus)) * (algorithm.chunks or 1)
         return size if size < cuts else (size + (cuts - 1 if up else 0)) // cuts * cuts
 
     def winner(self, size: int, limit_s: float | None) -> tuple[_Algorithm, float, bool]:
-        """The best algorithm of a size, its executed time, and whether the limit cut the search short."""
+        """Return the best algorithm of a size, its executed time, and whether the limit cut the search short."""
         best = synthesize(
             self.topology,
             self.wanted(size),
@@ -371,14 +373,14 @@ class _Search:
         return algorithm, self.executed(best), best.cut_short
 
     def winner_until(self, size: int, end: float) -> tuple[_Algorithm, float, bool]:
-        """The same, by the clock on the wall, which other machines have too."""
+        """Return the best algorithm of a size, found before the wall-clock time `end`, which other machines share."""
         left = end - time.time()
         if left <= 0:
             raise TacosError("the time is up")
         return self.winner(size, None if left == math.inf else left)
 
     def outcomes(self, samples: list[int]) -> Iterator[Any]:
-        """The winner of each size, or the exception that there was instead; until the time is up."""
+        """Yield the winner of each size, or the exception that was raised, until the time is up."""
         if self.executor is not None:
             self.next = 0.8
             end = time.time() + (self.end - time.monotonic())
@@ -396,7 +398,7 @@ class _Search:
                 yield error
 
     def winners(self, samples: list[int]) -> list[_Algorithm]:
-        """The best algorithm of each size, until the time is up."""
+        """Return the best algorithm of each size, until the time is up."""
         found: list[_Algorithm] = []
         for size, outcome in zip(samples, self.outcomes(samples), strict=False):
             if isinstance(outcome, BaseException):
@@ -413,7 +415,7 @@ class _Search:
         return found
 
     def covered(self, samples: list[int], found: list[_Algorithm], tolerance: float) -> list[_Span]:
-        """Few algorithms that serve all samples, each as many in a row as it can."""
+        """Cover all samples with few algorithms, each serving as many consecutive samples as it can."""
 
         def reach(algorithm: _Algorithm, begin: int) -> int:
             for i in range(begin, len(samples)):
@@ -426,14 +428,14 @@ class _Search:
         spans: list[_Span] = []
         while not spans or spans[-1].end < len(samples):
             begin = spans[-1].end if spans else 0
-            # Winners of larger sizes may serve this one too, and carry further.
+            # Winners of larger sizes may serve this size too, and more sizes beyond it.
             candidates = dict.fromkeys(found[begin : begin + 3])
             chosen = max(candidates, key=lambda one: (reach(one, begin), -(one.chunks or 0)))
             spans.append(_Span(chosen, begin, reach(chosen, begin)))
         return spans
 
     def crossover(self, first: _Algorithm, second: _Algorithm, low: int, high: int) -> int:
-        """The last size that the first algorithm serves, where the second is to serve the higher one."""
+        """Return the largest size at which the first of two neighbouring algorithms is the better one."""
         while high > _NEAR * low + 1:
             middle = round(math.sqrt(low * high))
             if self.time(first, middle) <= self.time(second, middle):
@@ -443,7 +445,7 @@ class _Search:
         return low
 
     def refined(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """An algorithm at about a size of a range, as good as refinement makes it."""
+        """Return a refined algorithm for a size near the given one."""
         schedule = self.near(size, algorithm, low, high)
         hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
         return refine(schedule, hops=hops, seed=self.seed, target=self.target)
@@ -471,7 +473,7 @@ class _Search:
         return result
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What a method returns for each of the arguments, here or on the executor, reporting no progress."""
+        """Return a method's result for each of the arguments, computed here or on the executor, without progress."""
         if self.executor is None:
             return [getattr(self, method)(*one) for one in arguments]
         found = self.asked(method, arguments)
@@ -481,12 +483,12 @@ class _Search:
         return found
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
-        """NCCL's own choices: one of its algorithms, and a protocol, for every size."""
+        """Return NCCL's best algorithm and protocol for every size."""
         kind = collectives.parse(self.kind).name
         known = [engine for engine in ENGINES.values() if kind in engine.nccl_names]
         if not known or self.group is not None:
             return []
-        # The first serves all sizes; another one may be quicker for small ones.
+        # The first serves all sizes; another may be faster for small ones.
         usual = quick = _Algorithm(known[0].name, None)
         switch = samples[0] - 1
         self.fetch((_Algorithm(engine.name, None), size) for engine in known for size in samples)
@@ -510,9 +512,9 @@ class _Search:
         ]
 
     def protocols(self) -> tuple[int, int]:
-        """The largest sizes for LL, which doubles the bytes, and for LL128, which adds a sixteenth.
+        """Return the largest sizes for LL, which doubles the bytes, and for LL128, which adds a sixteenth.
 
-        They save a wait per hop, so they pay off while latency outweighs what they add.
+        They save a wait per hop, so they pay off while latency outweighs the bytes that they add.
         """
         small, large = self.bound(self.topology.npus), self.bound(1 << 30)
         level = small.latency_s / max(large.bandwidth_s, 1e-15) * (1 << 30)

@@ -30,7 +30,7 @@ _HEAD = (
 def write(
     tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, Any]
 ) -> list[str]:
-    """What :meth:`tacos.search.tune.Tuning.save` does."""
+    """Write the files; see :meth:`tacos.search.tune.Tuning.save`."""
     beside: dict[str, bytes] = {}
     if tuning.nccl:
         beside[_TUNER] = _with_others(tuner_csv(tuning), Path(folder, _TUNER)).encode()
@@ -48,7 +48,7 @@ def write(
                 left_out.append(f"there is no {name} file for {words}: {error}")
     served = [(one.schedule, *limit) for one, limit in zip(tuning.ranges, limits, strict=True)]
     library.replace(folder, served, beside=beside)
-    # An executor that is given all files of a table would find two for some sizes.
+    # Otherwise an executor that reads all files would find two for some sizes.
     for name in to:
         for old in Path(folder).glob(f"{kind}-*-{calls}{_ending(name)}"):
             if old.name not in beside:
@@ -57,18 +57,18 @@ def write(
 
 
 def _ending(name: str) -> str:
-    """How the names of a format's files end."""
+    """Return the extension of a format's files."""
     return formats.FORMATS[name].written[0]
 
 
 def _calls(tuning: Tuning) -> str:
-    """A short text for the calls that a table serves, whatever their sizes: network, group and root."""
+    """Return a short key for the calls that a table serves: network, group and root, but not the size."""
     plan = library.describe(tuning.ranges[0].schedule, "")
     return sha256(repr((plan.topology, plan.group, plan.root)).encode()).hexdigest()[:8]
 
 
 def _with_others(csv: str, path: Path) -> str:
-    """A tuner's table, and the lines that a file has for other collectives and numbers of ranks."""
+    """Return a tuner's table, and the lines that a file has for other collectives and numbers of ranks."""
 
     def serves(line: str) -> tuple[str, ...]:
         fields = line.split(",")
@@ -87,10 +87,10 @@ def _with_others(csv: str, path: Path) -> str:
 
 
 def tuner_csv(tuning: Tuning) -> str:
-    """The table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
+    """Return the table that NCCL's example tuner plugin reads (NCCL_TUNER_CONFIG_FILE); empty if it knows no such collective.
 
-    NCCL runs no algorithms but its own, so this chooses among these: the lines are what our model says of trees,
-    rings and protocols on this network.
+    NCCL runs only its own algorithms, so the table chooses among these, by our model of trees, rings and
+    protocols on this network.
 
     >>> import tacos
     >>> table = tacos.tune(tacos.topology.ring(4), "all_gather", "4KB:64MB", effort="fast")
@@ -109,14 +109,14 @@ def tuner_csv(tuning: Tuning) -> str:
 
 
 def _open_ended(tuning: Tuning) -> list[tuple[int, int | None]]:
-    """The ranges as executors are to use them: the first and the last algorithm serve what is beyond."""
+    """Return the ranges for executors: the first and the last algorithm also serve the sizes beyond."""
     lows = [0, *(one.min_bytes for one in tuning.ranges[1:])]
     highs = [*(one.max_bytes for one in tuning.ranges[:-1]), None]
     return list(zip(lows, highs, strict=True))
 
 
 def _exported(one: Range, name: str, low: int, high: int | None, options: dict[str, Any]) -> bytes:
-    """A range's file, with fewer chunks where the format has no room for all."""
+    """Return a range's file, with fewer chunks if the format cannot hold them all."""
     limits: dict[str, Any] = {}
     if high is not None:
         executor = formats.FORMATS[name].executor

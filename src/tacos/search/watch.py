@@ -22,7 +22,7 @@ class Watch:
 
     Attributes:
         time_limit: The seconds that the caller allows, or None.
-        end: When they are over, by ``time.monotonic()``, or None.
+        end: The deadline by ``time.monotonic()``, or None.
         done, next: The part of the whole that the present run is.
         cut_short: Whether the time limit ended something.
         stopped: Whether the caller's progress callback raised an exception.
@@ -60,7 +60,7 @@ class Watch:
         self.repeat()
 
     def repeat(self) -> None:
-        """Tell the caller the last progress again, so that it can stop what makes none of its own."""
+        """Report the last progress again, so that the caller can stop work that reports none."""
         if self._progress is not None:
             try:
                 self._progress(self._told)
@@ -76,7 +76,7 @@ class Watch:
         """Yield the runs' results until the time is up.
 
         Raises:
-            TimeIsUp: It was up before the first result.
+            TimeIsUp: The time was up before the first result.
         """
         first = True
         for run in runs:

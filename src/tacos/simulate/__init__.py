@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Fault", "Straggler", "Trace", "program_order", "program_routes", "simulate"]
 
 _BYTES_PER_TRANSFER = 60
-"""What a run takes for each transfer."""
+"""Memory of a run, per transfer."""
 _BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
-"""What the trace takes; intervals may have to be sorted."""
+"""Memory of the trace, per arrival and per interval; intervals may have to be sorted."""
 
 
 def simulate(
@@ -41,7 +41,7 @@ def simulate(
     topology: Network | None = None,
     *,
     size: units.Quantity | None = None,
-    timing: Literal["dependencies", "order", "schedule", "shared"] = "dependencies",
+    timing: Literal["first-come", "order", "schedule", "shared", "dependencies"] = "first-come",
     congestion: bool = True,
     faults: Iterable[Fault] = (),
     jitter: units.Quantity = 0,
@@ -60,16 +60,16 @@ def simulate(
     Every transfer reads the same values as in the schedule, so a run computes the same results at other
     times. `timing` says how the schedule's start times are used:
 
-    - ``"dependencies"``: not at all. A transfer is ready when its data are there; ready transfers
-      are served by (ready time, place in the schedule's order of starts). This is how a network
-      runs a schedule without its times.
+    - ``"first-come"``: not at all. A transfer is ready when its data have arrived, and every link serves
+      transfers first come, first served: by ready time, then by position in the schedule. This is how a
+      network runs a schedule without its times. ``"dependencies"`` is the former name of this rule.
     - ``"order"``: as an order. Every link serves its transfers one after the other in the
       schedule's order, like an executor with one queue per link: a transfer that waits for data delays
       those behind it.
     - ``"schedule"``: exactly. Every transfer starts at its own time, or the run ends with an error
       that gives the reason.
     - ``"shared"``: as the order in which each connection (source, destination and route) sends.
-      A transfer starts when its data are there and the one before it on its connection has left.
+      A transfer starts when its data have arrived and the one before it on its connection has left.
       Transfers in flight share every link max-min fairly, as the flows of a real network do.
 
     A program has no start times: its threads run their steps in order, and ``timing`` says how links
@@ -101,8 +101,8 @@ def simulate(
             ``timing="order"``, and which decides ties otherwise; see :func:`~tacos.simulate.programs.program_order`.
         connections: For a program under ``timing="shared"``: the most messages that an NPU sends at a
             time, and the most that it receives. Default: no limit.
-        record: Whether the trace has every interval and arrival, some 60 bytes per transfer. If not,
-            the trace has only when each NPU was done and how long each link was busy. A run that follows the schedule
+        record: Whether the trace has every interval and arrival, about 60 bytes per transfer. If not, it tells only
+            when each NPU finished and how long each link was busy. A run that follows the schedule
             exactly, as most do on their own network, then takes almost no memory.
         memory_limit: Refuse a run that would take more memory.
         progress: Called from time to time with the share of the work done.
@@ -134,15 +134,17 @@ def simulate(
     if isinstance(schedule, Workload):
         raise TypeError("a workload runs on a simulated system: use tacos.simulate.astra.run")
     check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
+    if timing == "dependencies":
+        timing = "first-come"
     faults, stragglers = tuple(faults), tuple(stragglers)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if profile is not None:
-        ours = timing != "dependencies" or not congestion or not record
+        ours = timing != "first-come" or not congestion or not record
         if routes is not None or order is not None or connections is not None:
             raise ValueError("routes, order and connections are for programs without a profile")
         if faults or stragglers or jitter_ps or ours:
             raise ValueError(
-                f"profile {profile!r} takes no timing, congestion, record or disturbances"
+                f"profile {profile!r} does not take timing, congestion, record or disturbances"
             )
         return astra.trace(schedule, topology, profile=profile, size=size, progress=progress)
     if isinstance(schedule, str | os.PathLike):
@@ -152,7 +154,7 @@ def simulate(
             raise ValueError("a program needs a topology to run on")
         if faults or stragglers or jitter_ps or not congestion or seed:
             raise ValueError(
-                "a program takes no faults, stragglers, jitter, seed or congestion=False"
+                "a program does not take faults, stragglers, jitter, seed or congestion=False"
             )
         return programs.run(
             schedule,
@@ -166,7 +168,7 @@ def simulate(
             progress=progress,
         )
     if size is not None:
-        raise ValueError(f"size is {size}, but only a program takes one")
+        raise ValueError(f"size is {size}, but only a program takes a size")
     if routes is not None or order is not None or connections is not None:
         raise ValueError("routes, order and connections are for programs without a profile")
     if not 0 <= seed < 2**64:
@@ -175,7 +177,7 @@ def simulate(
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
 
     def undisturbed() -> dict[str, NDArray[Any]] | None:
-        """The run on the schedule's own network, if it goes as the schedule says, which takes no memory to see."""
+        """Return the run on the schedule's own network if it follows the schedule, which can be checked without memory."""
         if timing == "shared" or not congestion or packed.form != "packed":
             return None
         return _simulate_as_scheduled(packed, _lane_routes(packed, None), progress)
@@ -240,7 +242,7 @@ def simulate(
 
 
 def _loaded(path: str | os.PathLike[str]) -> Schedule | Program:
-    """What a file holds."""
+    """Return the content of a file."""
     from tacos import formats
 
     found: Schedule | Program | Topology = formats.load(path)
@@ -261,13 +263,13 @@ def _packed(schedule: Schedule, limit: int, record: bool) -> Schedule:
     if need > limit:
         raise TacosError(
             f"simulating {schedule.transfers:,} transfers takes about {units.format_size(need)} of "
-            f"memory, memory_limit is {units.format_size(limit)}"
+            f"memory, but memory_limit is {units.format_size(limit)}"
         )
     return schedule.expand()
 
 
 def _lane_routes(schedule: Schedule, topology: Topology | None) -> Routes:
-    """The route of every lane, on the schedule's topology or on another with the same nodes."""
+    """Return the route of every lane, on the schedule's topology or on another with the same nodes."""
     table, lane_route = schedule.routes, schedule.lane_route
     counts = np.diff(table.link_begin)[lane_route]
     begin = np.zeros(len(counts) + 1, np.int64)
@@ -297,14 +299,14 @@ def _described(schedule: Schedule, link: int) -> str:
 
 
 def _moved_links(schedule: Schedule, topology: Topology) -> NDArray[np.int64]:
-    """Per link of the schedule's topology the same link of another one, or -1.
+    """Return, for each link of the schedule's topology, the same link of another topology, or -1.
 
     Links are the same if they join the same nodes; parallel links are matched in order of id.
     """
     old = schedule.topology
     if (topology.npus, topology.nodes) != (old.npus, old.nodes):
         raise ValueError(
-            f"topology has {topology.npus} NPUs and {topology.nodes - topology.npus} switches, the "
+            f"topology has {topology.npus} NPUs and {topology.nodes - topology.npus} switches, but the "
             f"schedule's has {old.npus} and {old.nodes - old.npus}"
         )
     keys, ranks = _numbered(old)
@@ -321,7 +323,7 @@ def _moved_links(schedule: Schedule, topology: Topology) -> NDArray[np.int64]:
 
 
 def _numbered(topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Per link a number for its pair of ends, and how many links of that pair come before it."""
+    """Return, for each link, a number for its pair of ends, and the number of earlier links of that pair."""
     keys = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]

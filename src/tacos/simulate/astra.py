@@ -1,10 +1,10 @@
 """ASTRA-sim's analytical network simulation, per rank to the nanosecond.
 
 ASTRA-sim has two analytical backends. The congestion-aware one stores and forwards whole messages
-over links that serve first come first served; the congestion-unaware one gives every message a
-delay of its own, as if it were alone. Both count whole nanoseconds and round every delay down.
-This module computes what they would report, without their files and about a hundred times
-faster: :func:`run` for a workload, :func:`trace` for whatever has one.
+over links that serve first come, first served; the congestion-unaware one delays every message as if it
+were alone. Both count whole nanoseconds and round every delay down. This module computes what they would
+report, without their files and about a hundred times faster: :func:`run` for workloads, :func:`trace` for
+schedules and programs too.
 
 A bandwidth of 50 in an ASTRA-sim file means 50 GiB/s: write ``bandwidth="50GiB/s"`` here.
 """
@@ -55,12 +55,12 @@ class RemoteMemory:
     """A memory outside of the NPUs, which the loads and stores of a workload use.
 
     Attributes:
-        shared_by: "none" if there is no such memory; "npu" if each NPU has one of its own; "node" if the NPUs of
-            a node share one, and "pool" if all NPUs do. A shared memory serves one request at a time.
+        shared_by: "none" if there is no such memory; "npu" if each NPU has its own; "node" if the NPUs of a node
+            share one, and "pool" if all NPUs do. A shared memory serves one request at a time.
         latency: Time of any access, in whole nanoseconds.
-        bandwidth: How fast data moves after that.
-        npus_per_node: NPUs that share a memory; for "node" alone.
-        nodes: Number of memories; for "node" alone.
+        bandwidth: Bandwidth after the latency.
+        npus_per_node: NPUs that share a memory; only for "node".
+        nodes: Number of memories; only for "node".
     """
 
     shared_by: Literal["none", "npu", "node", "pool"] = "none"
@@ -74,21 +74,23 @@ class RemoteMemory:
             value = getattr(self, name)
             least = 1 if self.shared_by == "node" else 0
             if not isinstance(value, int) or not least <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} on")
+                raise ValueError(
+                    f"{name} is {value!r}; it must be a whole number of at least {least}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AstraSystem:
-    """How ranks compute and make collectives: ASTRA-sim's system file, with the names people read.
+    """How ranks compute and run collectives: ASTRA-sim's system file, with readable names.
 
     :func:`tacos.simulate.astra_files.load_system` reads one from ASTRA-sim's files.
 
     Attributes:
-        endpoint_delay: Time of a piece of data from the NPU to the network, or back.
-        memory_bandwidth: Of the local memory, which sums are written to and read from; None if it is not known.
-        splits: Chunks that a collective is cut into (preferred-dataset-splits).
-        active_chunks: Chunks that one dimension works on at a time.
-        queues: Queues of each dimension (num-queues-per-dim).
+        endpoint_delay: Time for data to get from the NPU to the network, or back.
+        memory_bandwidth: Bandwidth of the local memory, which reductions use; None if it is not known.
+        splits: Number of chunks of a collective (preferred-dataset-splits).
+        active_chunks: Number of chunks that one dimension works on at a time.
+        queues: Number of queues of each dimension (num-queues-per-dim).
         policy: Which collective goes first, "lifo", "fifo" or "explicit" (by the nodes' priority).
         local_bandwidth_aware: Whether an all-reduce over several dimensions scatters on the way up
             and gathers on the way down, or sums whole buffers in each.
@@ -121,7 +123,7 @@ class AstraSystem:
         for name in ("splits", "active_chunks", "queues"):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value < 2**31:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+                raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
         for what, known in (
             ("implementations", self.implementations),
             ("algorithms", self.algorithms),
@@ -133,16 +135,16 @@ class AstraSystem:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AstraResult:
-    """What a run gave; times in nanoseconds, one entry per rank, message or hop.
+    """The result of a run; times in nanoseconds, one entry per rank, message or hop.
 
     Attributes:
         topology: The network.
         aware: Whether links were shared.
-        npu_finish_ns: When each rank was done.
+        npu_finish_ns: When each rank finished.
         npu_compute_ns: How long each rank computed.
         node_begin_ns: When each node of the workload began; empty with `as_custom`, whose nodes are not the workload's.
         node_end_ns: When each node had ended.
-        src: Sender of each message. Messages come in the order in which either side was first;
+        src: Sender of each message. Messages are ordered by when the first of their two sides was ready;
             handshakes of the rendezvous protocol are messages too.
         dst: Receiver of each message.
         bytes: Size of each message.
@@ -151,10 +153,10 @@ class AstraResult:
         arrive_ns: When it had arrived.
         send_node: Row of the send, in the workload or, with `as_custom`, in the collective; -1 for
             messages that the system made.
-        hop_link: Each link that was busy for a while; empty where links are not shared.
-        hop_message: With which message.
-        hop_begin_ns: From when on.
-        hop_end_ns: Until when.
+        hop_link: Link of each busy interval; empty if links are not shared.
+        hop_message: Message of each busy interval.
+        hop_begin_ns: Begin of each busy interval.
+        hop_end_ns: End of each busy interval.
     """
 
     topology: Topology
@@ -182,20 +184,20 @@ class AstraResult:
 
     @property
     def time_ns(self) -> int:
-        """When the last rank was done."""
+        """When the last rank finished."""
         return int(self.npu_finish_ns.max())
 
     @property
     def npu_exposed_ns(self) -> NDArray[np.int64]:
-        """How long each rank did not compute: ASTRA-sim's exposed communication.
+        """Time that each rank did not compute: ASTRA-sim's exposed communication.
 
-        Under `replay_only` all nodes count as computations, so it may be negative where they overlap.
+        Under `replay_only` all nodes count as computations, so it may be negative if they overlap.
         """
         exposed: NDArray[np.int64] = self.npu_finish_ns - self.npu_compute_ns
         return exposed
 
     def trace(self, schedule: Mapping[str, Any] | None = None) -> Trace:
-        """Busy links, arrivals and ends as a trace, in picoseconds.
+        """Return busy links, arrivals and ends as a trace, in picoseconds.
 
         Args:
             schedule: Provenance of the schedule that was run, if there is one.
@@ -235,28 +237,26 @@ def run(
 ) -> AstraResult:
     """Simulate a workload as ASTRA-sim's analytical backends do.
 
-    Link model, forwarding and reduce bandwidth of the topology play no part; the backends have
-    their own.
+    The topology's link model, forwarding and reduce bandwidth are ignored; the backends have their own.
 
     Args:
-        workload: What the ranks do; as many ranks as the topology has NPUs.
+        workload: What the ranks do; the topology must have one NPU per rank.
         topology: Congestion-unaware: a product of rings, cliques and switches with one speed per
             dimension; a message counts the first dimension in which its ends differ. Or equal links
             between the ends of all messages, which then are those of a clique. Congestion-aware:
             such a product, with dimension-ordered routes, or any links at all, with routes of the
             fewest hops.
         aware: Whether messages share links.
-        as_custom: Whether the nodes are one custom collective, in which all that is ready starts at
-            once; or a workload, in which a rank has one send or collective in flight at a time.
-        system: How collectives are made; `AstraSystem()` by default.
+        as_custom: Whether the nodes are one custom collective, in which every ready node starts at once, or
+            a workload, in which a rank has one send or collective in flight at a time.
+        system: How collectives are run; `AstraSystem()` by default.
         rendezvous: Whether 8 KiB from the receiver must have arrived before data is sent.
-        record: Whether the result has every message and hop; without, it has the times of ranks and nodes, and the
-            run takes less time and memory.
+        record: Whether the result has every message and hop. If not, it has the times of ranks and nodes only, and
+            the run takes less time and memory.
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: A topology that does not fit, or ranks that wait for ever; the message names
-            the nodes.
+        ValueError: The topology does not fit, or ranks wait forever; the message names the nodes.
 
     >>> from tacos.workload import ring_all_gather
     >>> network = ring(4, bandwidth="50GiB/s", latency="500ns")
@@ -266,14 +266,14 @@ def run(
     topology = topology_of(topology)
     if workload.npus != topology.npus:
         raise ValueError(
-            f"the workload has {workload.npus} ranks, the topology {topology.npus} NPUs"
+            f"the workload has {workload.npus} ranks, but the topology has {topology.npus} NPUs"
         )
     dims = _dimensions(topology, aware, workload)
     system = system or AstraSystem()
     if as_custom:
         if (workload.kind == COLL).any():
             raise ValueError(
-                "the workload has collectives, which only a simulated system makes: use "
+                "the workload has collectives, which only a simulated system can run: use "
                 "tacos.simulate.astra.run with as_custom=False"
             )
         algorithms = [workload]
@@ -337,7 +337,7 @@ def trace(
         what: What to run, or the path of a file that holds it, such as the prefix of Chakra traces.
         topology: The network; a schedule has its own.
         profile: A name in `PROFILES`.
-        size: Size of a program's collective, where the program does not have one.
+        size: Size of a program's collective, if the program does not have one.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -356,7 +356,7 @@ def trace(
     if isinstance(what, str | os.PathLike):
         what = _loaded(what)
     if size is not None and not isinstance(what, Program):
-        raise ValueError(f"size is {size}, but only a program takes one")
+        raise ValueError(f"size is {size}, but only a program takes a size")
     made: Mapping[str, Any] = {}
     if isinstance(what, Schedule):
         topology, made = topology or what.topology, what.provenance
@@ -400,9 +400,9 @@ def _nanoseconds(delay: Quantity, what: str = "endpoint_delay") -> int:
 
 
 def _dimensions(topology: Topology, aware: bool, workload: Workload) -> list[_Dimension]:
-    """The building blocks of the network, or one block of all NPUs over any links."""
+    """Return the network's dimensions, or one block of all NPUs over any links."""
     if topology.npus < 2:
-        raise ValueError("ASTRA-sim needs at least 2 NPUs, the topology has 1")
+        raise ValueError("ASTRA-sim needs at least 2 NPUs, but the topology has 1")
     found = _blocks(topology)
     if found:
         return found
@@ -424,14 +424,14 @@ def _dimensions(topology: Topology, aware: bool, workload: Workload) -> list[_Di
             topology.node_name(int(c[link])) for c in (topology.link_src, topology.link_dst)
         )
         raise ValueError(
-            f"astra-sim-aware needs one link at most from a node to another, there are several "
+            f"astra-sim-aware allows one link from a node to another, but there are several "
             f"from {src} to {dst}"
         )
     return [(clique, topology.npus, 1, 0)]
 
 
 def _between_equal_neighbours(workload: Workload, topology: Topology) -> bool:
-    """Whether every message goes over one link, and all links are alike."""
+    """Return whether every message takes one link, and all links are equal."""
     if not topology.links or (workload.kind == COLL).any():
         return False
     if any(np.ptp(c) for c in (topology.link_bandwidth_Bps, topology.link_latency_ps)):
@@ -466,7 +466,7 @@ def _blocks(topology: Topology) -> list[_Dimension] | None:
 def _algorithms(
     workload: Workload, system: AstraSystem
 ) -> tuple[list[Workload], NDArray[np.int32]]:
-    """The custom collectives, and for each node the one it uses, or -1; a node's own before its kind's."""
+    """Return the custom collectives, and each node's index into them, or -1. A node's own collective overrides its kind's."""
     algorithms = list({id(one): one for one in system.algorithms.values()}.values())
     place = {id(one): number for number, one in enumerate(algorithms)}
     which = np.full(workload.nodes, -1, np.int32)
@@ -476,7 +476,7 @@ def _algorithms(
         if isinstance(key, str):
             which[rows[comm == COMMS[key]]] = place[id(one)]
     own = {key: place[id(one)] for key, one in system.algorithms.items() if isinstance(key, int)}
-    if own:  # a step of training names thousands of nodes
+    if own:  # a training step may name thousands of nodes
         keys = np.array(sorted(own), np.int64)
         found = np.minimum(np.searchsorted(keys, number), len(keys) - 1)
         meant = keys[found] == number

@@ -1,8 +1,8 @@
 """ASTRA-sim's own files: read its system and remote memory JSON as an :class:`AstraSystem`.
 
 Keys that ASTRA-sim reads but that do not change a result here, such as ``trace-enabled``, are accepted. So are
-keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error,
-where ASTRA-sim would ignore it.
+keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error;
+ASTRA-sim would ignore it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _System(msgspec.Struct, rename=_key):
     reduce_scatter_implementation_custom: list[str] = []
     all_to_all_implementation_custom: list[str] = []
     per_node_custom_implementation: str = ""
-    # Read by ASTRA-sim, and without an effect on times unless the bus is shared.
+    # ASTRA-sim reads these; they affect times only if the bus is shared.
     local_reduction_delay: _Number = 1
     L: _Number = 0
     o: _Number = 0
@@ -188,11 +188,11 @@ def load_memory(path: str | os.PathLike[str]) -> RemoteMemory:
 
 
 def _decoded(path: str | os.PathLike[str], kind: Any, ignored: Iterable[str] = ()) -> Any:
-    """The fields of a JSON file."""
+    """Return the fields of a JSON file."""
     try:
         with about(path):
             if Path(path).suffix.lower() != ".json":
-                raise ValueError("the file must be JSON and its name end in .json")
+                raise ValueError("the file must be JSON, with a name that ends in .json")
             data = markup.load(path)
             if not isinstance(data, dict):
                 raise ValueError(  # noqa: TRY004, the type is right, the file is not
@@ -217,14 +217,14 @@ def _finite(key: str, value: float) -> float:
 
 
 def _whole(key: str, value: float, least: int = 0) -> int:
-    """A number as ASTRA-sim keeps it: without its fraction."""
+    """Return a number as ASTRA-sim stores it: truncated."""
     if not least <= value < 2**60:
         raise ValueError(f"{key} is {value}; it must be a number of at least {least}")
     return int(value)
 
 
 def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Workload]:
-    """The custom collectives by kind, and by node id."""
+    """Return the custom collectives by kind, and by node id."""
     found: dict[str | int, workloads.Workload] = {}
     known: dict[str, workloads.Workload] = {}  # many nodes have the same one
 
@@ -256,7 +256,7 @@ def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Worklo
 
 
 def _beside(system: Path, name: str) -> Path:
-    """A path from the working directory, as in ASTRA-sim, or from the file that names it."""
+    """Resolve a path relative to the working directory, as ASTRA-sim does, or else to the file that names it."""
     here = Path(name)
     there = system.parent / name
     known = here.exists() or Path(f"{name}.0.et").exists()

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "Straggler", "fault_links", "fault_words", "outages", "straggler_words"]
 
-_NORMAL = 2**20  # the core counts slowdowns in parts of this
+_NORMAL = 2**20  # the core's unit of slowdowns
 _SLOWEST = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A time in which a link, or all links of an NPU, are down or slow.
+    """A period in which a link, or all links of an NPU, are down or slow.
 
-    Bytes on such a link progress at 1/slowdown of its speed; on a link that is down they stop, and go
-    on afterwards. Several faults of one link at one time multiply.
+    Bytes on such a link progress at 1/slowdown of its speed; on a link that is down they stop, and continue
+    afterwards. The slowdowns of simultaneous faults of a link multiply.
 
     Attributes:
         link: A link's number, or a pair (src, dst) of nodes (numbers or names), which stands for all
@@ -38,8 +38,8 @@ class Fault:
         npu: Instead of a link: an NPU's number or name, for all links to and from it.
         begin: When it begins.
         end: When it is over; None means never.
-        slowdown: How many times slower; ``inf``, the default, means down.
-        both: Whether the links back are meant too, as with a cable.
+        slowdown: Factor by which it is slower; ``inf``, the default, means down.
+        both: Whether the links back are affected too, as with a cable.
 
     Raises:
         ValueError: It ends before it begins, or a field is out of range.
@@ -62,7 +62,7 @@ class Fault:
         if (self.link is None) == (self.npu is None):
             raise ValueError("a fault needs either a link or an npu")
         if self.both and self.link is None:
-            raise ValueError("both is for a link; a fault of an npu has all its links")
+            raise ValueError("both is for a link; a fault of an npu affects all its links")
         _check_slowdown("a fault", self.slowdown)
         begin, end = self.window_ps()
         if end is not None and end <= begin:
@@ -71,14 +71,14 @@ class Fault:
             )
 
     def window_ps(self) -> tuple[int, int | None]:
-        """When it begins and ends, in picoseconds; None means never."""
+        """Return when it begins and ends, in picoseconds; None means never."""
         never = self.end is None or self.end == inf
         end = None if never else time_ps(self.end or 0, what="end", bare=False)
         return time_ps(self.begin, what="begin", bare=False), end
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """A fault from the form the command takes.
+        """Parse a fault in the command's notation.
 
         >>> Fault.parse("link=0-1,begin=10us,end=20us,slowdown=4")
         Fault(link=(0, 1), npu=None, begin='10us', end='20us', slowdown=4.0, both=False)
@@ -101,8 +101,8 @@ class Straggler:
 
     Attributes:
         npu: Its number or name.
-        late: Nothing leaves it before this time.
-        slowdown: How many times longer it takes to send, and to reduce where that takes time.
+        late: Time before which the NPU sends nothing.
+        slowdown: Factor by which sending, and reducing where it takes time, is slower.
 
     >>> Straggler(npu=3, late="20us").late
     '20us'
@@ -116,11 +116,13 @@ class Straggler:
         time_ps(self.late, what="late", bare=False)
         _check_slowdown("a straggler", self.slowdown)
         if isinf(self.slowdown):
-            raise ValueError("a straggler's slowdown is inf, such an NPU never sends: drop it")
+            raise ValueError(
+                "a straggler's slowdown is inf, so it would never send; use a number, or drop the NPU"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Straggler:
-        """A straggler from the form the command takes.
+        """Parse a straggler in the command's notation.
 
         >>> Straggler.parse("npu=3,late=20us,slowdown=1.5")
         Straggler(npu=3, late='20us', slowdown=1.5)
@@ -165,11 +167,11 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-# --- as people read them ------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------
 
 
 def fault_links(topology: Topology, fault: Fault) -> list[int]:
-    """The links that a fault is about.
+    """Return the links that a fault affects.
 
     >>> import tacos
     >>> fault_links(tacos.topology.mesh(2), Fault(link=(0, 1), both=True))
@@ -184,7 +186,7 @@ def fault_links(topology: Topology, fault: Fault) -> list[int]:
 
 
 def fault_words(topology: Topology, fault: Fault) -> str:
-    """A fault in words.
+    """Return a fault in words.
 
     >>> import tacos
     >>> fault_words(tacos.topology.mesh(2), Fault(link=(0, 1), begin="1ms", end="3ms"))
@@ -208,7 +210,7 @@ def fault_words(topology: Topology, fault: Fault) -> str:
 
 
 def straggler_words(topology: Topology, straggler: Straggler) -> str:
-    """A straggler in words.
+    """Return a straggler in words.
 
     >>> import tacos
     >>> straggler_words(tacos.topology.mesh(2), Straggler(npu=1, late="20us", slowdown=2))
@@ -222,7 +224,7 @@ def straggler_words(topology: Topology, straggler: Straggler) -> str:
 
 
 def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int, int | None]]:
-    """Link, begin and end in picoseconds of every time in which a link is down; None means for ever.
+    """Return link, begin and end (in picoseconds) of every outage of a link; an end of None means forever.
 
     >>> import tacos
     >>> outages(tacos.topology.mesh(2), [Fault(link=(0, 1), begin="1us", end="2us")])
@@ -236,13 +238,13 @@ def outages(topology: Topology, faults: Iterable[Fault]) -> list[tuple[int, int,
     ]
 
 
-# --- as the core takes them ---------------------------------------------------------------------
+# --- for the core -------------------------------------------------------------------------------
 
 
 def disturbances(
     topology: Topology, faults: Iterable[Fault], stragglers: Iterable[Straggler]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of the core: how slow each link is from which time on, how late each NPU."""
+    """Return the columns that the core takes: how slow each link is from which time on, and how late each NPU is."""
     nodes = Nodes(topology)
     windows: dict[int, list[tuple[int, int | None, float]]] = defaultdict(list)
     for fault in faults:
@@ -270,7 +272,7 @@ def disturbances(
 
 
 def _changes(windows: list[tuple[int, int | None, float]]) -> list[tuple[int, int]]:
-    """(time, slowdown from then on), beginning at 0."""
+    """Return rows (time, slowdown from then on), beginning at 0."""
     times = {0} | {t for begin, end, _ in windows for t in (begin, end) if t is not None}
     changes = []
     for time in sorted(times):

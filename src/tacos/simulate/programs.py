@@ -1,8 +1,8 @@
 """Simulation of programs on a network, thread by thread and step by step.
 
-A schedule fixes when every link carries what; a program keeps only the order of each thread and the
-dependencies between steps. :func:`run` says how long that takes, :func:`program_routes` and
-:func:`program_order` hand over what the program's schedule knows beyond the program.
+A schedule fixes when each link carries which transfer; a program keeps only the order of each thread and the
+dependencies between steps. :func:`run` computes how long that takes. :func:`program_routes` and
+:func:`program_order` take routes and positions from the schedule that the program was lowered from.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(
     topology: Topology,
     size: Quantity | None = None,
     *,
-    timing: Literal["dependencies", "order", "shared"] = "dependencies",
+    timing: Literal["first-come", "order", "shared"] = "first-come",
     routes: Sequence[Sequence[int] | None] | None = None,
     order: ArrayLike | None = None,
     connections: int | None = None,
@@ -48,7 +48,7 @@ def run(
     Args:
         program: What the ranks do.
         topology: The network, with one NPU per rank.
-        size: Size of the collective, where the program does not know it.
+        size: Size of the collective, if the program does not have one.
         timing: How links serve messages, see :func:`tacos.simulate`.
         routes: The links of each thread's route, or None for the default route; see
             :func:`program_routes`.
@@ -79,7 +79,7 @@ def run(
     elif timing != "shared":
         raise ValueError(f'connections is {connections}, but only timing "shared" has a limit')
     elif not 1 <= connections < 2**31:
-        raise ValueError(f"connections is {connections}; it must be a whole number from 1 on")
+        raise ValueError(f"connections is {connections}; it must be a whole number of at least 1")
     else:
         limit = connections
     begin, links = _columns(routes)
@@ -117,18 +117,18 @@ def run(
 
 
 def program_routes(schedule: Schedule, program: Program) -> list[list[int] | None]:
-    """The route of each thread of a program that a schedule was lowered to.
+    """Return the route of each thread of a program that a schedule was lowered to.
 
-    A lowered schedule has a channel per route between two NPUs. A program that was packed afterwards
-    has other channels: there a thread's route is known if the schedule uses one route between its
-    NPUs, and else None, which stands for the default route.
+    A lowered schedule has a channel per route between two NPUs. A program that was packed afterwards has other
+    channels: then a thread's route is known if the schedule uses a single route between its NPUs; otherwise it is
+    None, the default route.
 
     Args:
-        schedule: What the program was lowered from.
+        schedule: The schedule that the program was lowered from.
         program: The program, packed or not.
 
     Returns:
-        Per thread its links from the source to the destination, or None.
+        For each thread, its links from the source to the destination, or None.
 
     >>> import tacos
     >>> topo = tacos.topology.switch(4)
@@ -158,17 +158,17 @@ def program_routes(schedule: Schedule, program: Program) -> list[list[int] | Non
 
 
 def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
-    """The position of each step's message on the links, by the starts of the schedule.
+    """Return the position of each step's message on the links, by the starts of the schedule.
 
     Args:
-        schedule: What the program was lowered from.
+        schedule: The schedule that the program was lowered from.
         program: The program as :func:`tacos.program.lower` made it, not packed.
 
     Returns:
-        Per step the start of its transfer in picoseconds; 0 for steps that send nothing.
+        For each step, the start of its transfer in picoseconds; 0 for steps that send nothing.
 
     Raises:
-        ValueError: The program does not send what the schedule does.
+        ValueError: The program does not send the schedule's transfers.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(3, bidirectional=False)
@@ -184,17 +184,17 @@ def program_order(schedule: Schedule, program: Program) -> NDArray[np.int64]:
 
 
 def program_transfers(schedule: Schedule, program: Program) -> NDArray[np.int64]:
-    """The schedule's transfer that each step of a program sends.
+    """Return the schedule's transfer that each step of a program sends.
 
     Args:
-        schedule: What the program was lowered from.
+        schedule: The schedule that the program was lowered from.
         program: The program as :func:`tacos.program.lower` made it, not packed.
 
     Returns:
-        Per step the number of a transfer; -1 for steps that send nothing.
+        For each step, the number of a transfer; -1 for steps that send nothing.
 
     Raises:
-        ValueError: The program does not send what the schedule does.
+        ValueError: The program does not send the schedule's transfers.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(3, bidirectional=False)
@@ -220,7 +220,7 @@ def program_transfers(schedule: Schedule, program: Program) -> NDArray[np.int64]
 def _departed(
     schedule: Schedule, program: Program
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64], NDArray[np.int64]]:
-    """The departures of a schedule, the program's steps that send, and the departure of each."""
+    """Return the departures of a schedule, the program's steps that send, and the departure of each."""
     rows = departures(schedule)
     steps = np.flatnonzero(np.isin(program.op, _SENDS))
     thread = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))[steps]
@@ -239,7 +239,7 @@ _CHANNEL_BITS = 20
 
 
 def _keys(src: NDArray[Any], dst: NDArray[Any], channel: NDArray[Any]) -> NDArray[np.int64]:
-    """A number per (src, dst, channel), in their order; channels beyond a million share one."""
+    """Return a number per (src, dst, channel), in their order; channels beyond a million share one."""
     pair = src.astype(np.int64) << 22 | np.maximum(dst, 0)
     keys: NDArray[np.int64] = pair << _CHANNEL_BITS | np.minimum(channel, (1 << _CHANNEL_BITS) - 1)
     return keys

@@ -1,7 +1,6 @@
 """When each node of a simulated workload ran: ranks and their streams, for Perfetto and as CSV.
 
-A rank has four streams: what it computes, what it sends or does together with others (loads and stores too), what it
-receives, and what its CPU computes.
+A rank has four streams: computations; sends, collectives, loads and stores; receives; and computations of its CPU.
 """
 
 from __future__ import annotations
@@ -64,31 +63,33 @@ class Timeline:
         """Write the timeline: ``.json`` (or ``.json.gz``) for Perfetto and Chrome, ``.csv`` as a table.
 
         Raises:
-            FormatError: The ending is another one, or the disk refuses.
+            FormatError: The extension is unknown, or the file cannot be written.
 
         >>> from tacos.workload import from_nodes
         >>> line = Timeline(from_nodes(1, rank=[0], kind=COMP), np.array([0]), np.array([1000]))
         >>> line.save("line.png")
         Traceback (most recent call last):
-        tacos.errors.FormatError: line.png: a timeline goes into .json, .json.gz, .csv
+        tacos.errors.FormatError: line.png: a timeline must have one of the extensions .json, .json.gz, .csv
         """
         name = Path(path).name.lower()
         if not name.endswith(ENDINGS):
-            raise FormatError(f"{path}: a timeline goes into {', '.join(ENDINGS)}")
+            raise FormatError(
+                f"{path}: a timeline must have one of the extensions {', '.join(ENDINGS)}"
+            )
         write = _write_csv if name.endswith(".csv") else _write_chrome
         try:
             with replacing(path) as out:
                 if not name.endswith(".gz"):
                     write(self, out)
                     return
-                # No name and no time inside: the same timeline makes the same file.
+                # The file holds no name or time of creation, so equal timelines give equal files.
                 with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
                     write(self, stream)  # type: ignore[arg-type]
         except OSError as error:
             raise FormatError(f"{path}: {error.strerror or error}") from None
 
     def label(self, row: int) -> str:
-        """A short name of a node: its own, or what it does."""
+        """Return a short name of a node: its own, or its kind."""
         w = self.workload
         own: str = w.names[w.name[row]]
         if own:
@@ -113,7 +114,7 @@ def _write_csv(line: Timeline, out: IO[bytes]) -> None:
 
 
 def _write_chrome(line: Timeline, out: IO[bytes]) -> None:
-    """Chrome's trace events: a process per rank, a thread per stream."""
+    """Yield Chrome's trace events: a process per rank, a thread per stream."""
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     for number, text in enumerate(_events(line)):
         out.write((",\n" if number else "").encode() + text.encode())

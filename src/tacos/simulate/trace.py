@@ -42,7 +42,7 @@ RECORDED = _INTERVALS | _ARRIVALS
 
 
 _RULES = {
-    "dependencies": "a transfer is ready when its data have arrived; every link serves first come, first "
+    "first-come": "a transfer is ready when its data have arrived; every link serves first come, first "
     "served, and the schedule's times do not count",
     "order": "every link serves its transfers one after another in the schedule's order, each when its "
     "data have arrived",
@@ -57,8 +57,8 @@ _IMITATED = {
 
 
 def _rule(provenance: Mapping[str, Any]) -> str | None:
-    """How transfers were served, in words; None where that is not known."""
-    if provenance.get("congestion") is False and provenance.get("timing") == "dependencies":
+    """Return how transfers were served, in words; None where that is not known."""
+    if provenance.get("congestion") is False and provenance.get("timing") == "first-come":
         return _NO_CONGESTION
     return _RULES.get(provenance.get("timing", "")) or _IMITATED.get(
         provenance.get("simulator", "")
@@ -69,29 +69,28 @@ class Trace:
     """When every link was busy with which transfer, and what arrived when at which NPU.
 
     Immutable; the attributes from `link` to `chunk` are read-only columns. Times are whole
-    picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its
-    trace knows when each NPU was done and how long each link was busy, and says so when asked for
-    more.
+    picoseconds. A run that was not recorded has no columns of intervals, arrivals and causes: its trace
+    tells only when each NPU finished and how long each link was busy. Access to other columns is an error.
 
     Attributes:
         topology: The network of the run.
         link: The link of each busy interval, in the order in which they begin.
         begin_ps: When it begins.
         end_ps: When it ends.
-        transfer: What the link was busy with.
+        transfer: The transfer of each busy interval.
         arrival_npu: The NPU of each arrival (a chunk complete and in its place), in order of time.
-        arrival_ps: When.
-        arrival_bytes: How much.
-        arrival_transfer: By which transfer.
-        npu_finish_ps: When each NPU was done.
-        link_busy_ps: Per link, how long it was busy in all.
-        cause: Per transfer, the one it waited for last (for its data or for a link), or -1; None if
+        arrival_ps: Time of each arrival.
+        arrival_bytes: Bytes of each arrival.
+        arrival_transfer: Transfer of each arrival.
+        npu_finish_ps: When each NPU finished.
+        link_busy_ps: Total busy time of each link.
+        cause: For each transfer, the one that it waited for last (for its data or for a link), or -1; None if
             it was not recorded.
-        chunk: Per transfer, what it moves; None if it was not recorded.
-        simulator: What ran it: ``"tacos"``, or the profile of another simulator; empty if unknown.
+        chunk: Chunk of each transfer; None if it was not recorded.
+        simulator: ``"tacos"``, or the profile of another simulator; empty if unknown.
         timing: The rule by which our own simulator served transfers; empty for others.
-        clean_time_ps: The time of the same run undisturbed; None where there was none.
-        schedule_time_ps: The time that the schedule gave; None where there was none.
+        clean_time_ps: The time of the undisturbed run; None if there was none.
+        schedule_time_ps: The schedule's own time; None if there was no schedule.
         disturbed: Whether faults, stragglers, jitter or another network were asked for.
         faults: The faults of the run.
         stragglers: Its stragglers.
@@ -182,7 +181,7 @@ class Trace:
         `link_busy_ps` has to be given.
 
         Raises:
-            ValueError: They do not; the message names the column.
+            ValueError: The columns do not fit together; the message names one.
         """
         columns = {"npu_finish_ps": column("npu_finish_ps", npu_finish_ps, np.int64)}
         if recorded:
@@ -224,7 +223,7 @@ class Trace:
         raise AttributeError(f"a trace has no {name}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a trace is immutable, {name} cannot be set")
+        raise AttributeError(f"a trace is immutable; {name} cannot be set")
 
     def __repr__(self) -> str:
         what = "not recorded,"
@@ -241,47 +240,47 @@ class Trace:
 
     @property
     def time_ps(self) -> int:
-        """When the last NPU was done, in picoseconds."""
+        """When the last NPU finished, in picoseconds."""
         return int(self.npu_finish_ps.max(initial=0))
 
     @property
     def time_s(self) -> float:
-        """When the last NPU was done, in seconds."""
+        """When the last NPU finished, in seconds."""
         return self.time_ps * 1e-12
 
     @property
     def loss(self) -> float | None:
-        """By how much the run took longer than the undisturbed one: 0.1 means 10 %.
+        """How much longer the run took than the undisturbed one: 0.1 means 10 %.
 
-        None where there was no undisturbed run.
+        None if there was no undisturbed run.
         """
         clean = self.clean_time_ps
         return self.time_ps / clean - 1 if clean else None
 
     @property
     def rule(self) -> str:
-        """How transfers were served, in words; empty where that is not known."""
+        """How transfers were served, in words; empty if that is not known."""
         return _rule(self.provenance) or ""
 
     def busy_ps(self) -> NDArray[np.int64]:
-        """Per link, how long it was busy in all."""
+        """Return the total busy time of each link."""
         return self.link_busy_ps
 
     def link_utilisation(self) -> NDArray[np.float64]:
-        """Per link, the share of the time that it was busy."""
+        """Return the share of the time that each link was busy."""
         share: NDArray[np.float64] = self.busy_ps() / max(1, self.time_ps)
         return share
 
     def utilisation_over_time(
         self, bins: int = 100
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How busy every link was in equal parts of the time.
+        """Return how busy every link was in equal parts of the time.
 
         A link that is down is not busy, even if a transfer waits on it.
 
         Returns:
             The bins + 1 edges in seconds, and a share per link (row) and bin (column). Without
-            congestion a link may carry several transfers at once, which makes more than 1.
+            congestion a link may carry several transfers at once, so the share may exceed 1.
         """
         edges = self._edges(bins)
         inside = np.zeros((self.topology.links, bins), np.int64)
@@ -301,7 +300,7 @@ class Trace:
         return _seconds(edges), inside / np.maximum(width, 1)
 
     def _moving(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """The busy intervals, cut where their links are down."""
+        """Return the busy intervals, cut where their links are down."""
         link, begin, end = self.link, self.begin_ps, self.end_ps
         for broken, down, up in outages(self.topology, self.faults):
             last = self.time_ps if up is None else up
@@ -315,7 +314,7 @@ class Trace:
         return link, begin, end
 
     def npu_progress(self, bins: int = 100) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """How much had arrived at every NPU by the end of equal parts of the time.
+        """Return how much had arrived at every NPU by the end of equal parts of the time.
 
         Returns:
             The bins + 1 edges in seconds, and bytes per NPU (row) and bin (column).
@@ -329,7 +328,7 @@ class Trace:
         return _seconds(edges), np.cumsum(arrived, axis=1)
 
     def critical_path(self) -> dict[str, NDArray[Any]]:
-        """The chain of transfers that determines the end, first to last.
+        """Return the chain of transfers that determines the end, first to last.
 
         Each waited for the one before it, for its data or for a link.
 
@@ -338,10 +337,10 @@ class Trace:
             last).
 
         Raises:
-            ValueError: The trace does not say what waited for what.
+            ValueError: The trace does not record which transfer waited for which.
         """
         if self.cause is None:
-            raise ValueError("this trace does not say which transfer waited for which")
+            raise ValueError("this trace does not record which transfer waited for which")
         # The legs of two transfers may wait for each other in turn: each transfer appears once.
         chain: dict[int, None] = {}
         if len(self.arrival_ps):
@@ -361,11 +360,11 @@ class Trace:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The trace in numbers, as plain values that can go into JSON; units are in the names.
+        """Summarize the trace in plain values, for JSON; the names give the units.
 
-        ``rule`` says in words how transfers were served. ``slower_than_schedule`` compares the time
-        with the schedule's. ``clean_time_s`` and ``loss`` are there where something disturbed the run:
-        the time of the same run undisturbed, and how much longer this one took.
+        ``rule`` describes how transfers were served. ``slower_than_schedule`` compares the time with the
+        schedule's. ``clean_time_s`` and ``loss`` are present if something disturbed the run: the time of the
+        undisturbed run, and how much longer this one took.
         """
         used = self.link_utilisation()
         provenance, topology = self.provenance, self.topology
@@ -395,7 +394,7 @@ class Trace:
         return facts
 
     def rows(self) -> dict[str, NDArray[Any]]:
-        """The busy intervals as columns, with the ends of their links."""
+        """Return the busy intervals as columns, with the ends of their links."""
         return {
             "transfer": self.transfer,
             "link": self.link,
@@ -409,26 +408,26 @@ class Trace:
         return to_html(self)
 
     def to_pandas(self) -> Any:
-        """The busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
+        """Return the busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
         return frames.to_pandas(self.rows(), topology=self.topology)
 
     def to_arrow(self) -> Any:
-        """The busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
+        """Return the busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
         return frames.to_arrow(self.rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
+        """Return the busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
         return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-        """Write the trace to a file, whole or not at all; `tacos.save` does the same.
+        """Write the trace to a file atomically; `tacos.save` does the same.
 
-        The ending of the name chooses: ``.pftrace`` for Perfetto (open it at ui.perfetto.dev),
+        The extension selects the format: ``.pftrace`` for Perfetto (open it at ui.perfetto.dev),
         ``.json`` for Perfetto and Chrome (ten times as slow, twice as large), ``.csv``, ``.parquet``
         (needs the extra ``arrow``); with ``.gz`` behind it, all but the last are compressed.
 
         Raises:
-            FormatError: The ending is unknown, or the disk refuses.
+            FormatError: The extension is unknown, or the file cannot be written.
         """
         from tacos.simulate import trace_export
 
@@ -446,7 +445,7 @@ def _seconds(picoseconds: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _batches(count: int) -> Iterator[slice]:
-    """Parts of a column, so that what is computed from it stays small."""
+    """Yield parts of a column, so that temporary arrays stay small."""
     for begin in range(0, count, _BATCH):
         yield slice(begin, begin + _BATCH)
 
@@ -454,13 +453,13 @@ def _batches(count: int) -> Iterator[slice]:
 def _checked_record(
     topology: Topology, recorded: Mapping[str, ArrayLike]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of intervals and of arrivals, both in order of time."""
+    """Return the columns of intervals and of arrivals, both in order of time."""
     if wrong := sorted(recorded.keys() - RECORDED.keys()):
         raise ValueError(
             f"{wrong[0]} is not a column of a trace; expected one of {', '.join(RECORDED)}"
         )
     if wrong := sorted(RECORDED.keys() - recorded.keys()):
-        raise ValueError(f"{wrong[0]} is missing, a trace has all of {', '.join(RECORDED)} or none")
+        raise ValueError(f"{wrong[0]} is missing; a trace has all of {', '.join(RECORDED)} or none")
     intervals, arrivals = (
         {name: column(name, recorded[name], dtype) for name, dtype in kind.items()}
         for kind in (_INTERVALS, _ARRIVALS)

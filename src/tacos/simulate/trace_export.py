@@ -1,6 +1,6 @@
 """Traces in files: for Perfetto, for Chrome, as CSV, and as Parquet.
 
-Everything is written in batches, so that a long trace needs little memory beyond its own.
+Files are written in batches, so writing a long trace takes little memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["format_of", "write"]
 
 _BATCH = 1 << 16
 _ALL_FLOWS = 100_000
-"""Up to this many intervals a trace shows all dependencies; beyond, those of the critical path (chosen)."""
+"""Largest number of intervals for which all dependencies are shown; otherwise only those of the critical path (chosen)."""
 _COUNTER_BINS = 500
 _PS_PER_US = 10**6
 
 
 def write(trace: Trace, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-    """Write a trace in the format that the name's ending, or `format`, says."""
+    """Write a trace in the format given by the name's extension, or by `format`."""
     chosen = format_of(path, format)
     with replacing(path) as out, _compressed(out, chosen.endswith(".gz")) as stream:
         _writers()[chosen](trace, stream)
@@ -44,25 +44,25 @@ def write(trace: Trace, path: str | os.PathLike[str], *, format: str | None = No
 def format_of(
     path: str | os.PathLike[str], format: str | None = None, *, pictures: Sequence[str] = ()
 ) -> str:
-    """The format that a name's ending, or `format`, says.
+    """Return the format given by a name's extension, or by `format`.
 
-    `pictures` are endings that the caller knows besides, for the sentence if none fits.
+    `pictures` are further extensions that the caller handles, for the error message.
 
     >>> format_of("run.perfetto.json.gz")
     'json.gz'
     >>> format_of("trace.png")
     Traceback (most recent call last):
-    tacos.errors.FormatError: trace.png: a trace goes into .pftrace, .pftrace.gz, .json, .json.gz, .csv, .csv.gz, .parquet
+    tacos.errors.FormatError: trace.png: a trace must have one of the extensions .pftrace, .pftrace.gz, .json, .json.gz, .csv, .csv.gz, .parquet
     >>> format_of("trace.gif", pictures=[".svg", ".png"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tacos.errors.FormatError: trace.gif: a trace goes into ..., .parquet, its picture into .svg, .png
+    tacos.errors.FormatError: trace.gif: a trace must have one of the extensions ..., .parquet, or .svg, .png for a picture
     """
     name = Path(path).name.lower()
     chosen = format or next((ending for ending in _writers() if name.endswith(f".{ending}")), "")
     if chosen not in _writers():
         allowed = ", ".join(f".{ending}" for ending in _writers())
-        drawn = f", its picture into {', '.join(pictures)}" if pictures else ""
-        raise FormatError(f"{path}: a trace goes into {allowed}{drawn}")
+        drawn = f", or {', '.join(pictures)} for a picture" if pictures else ""
+        raise FormatError(f"{path}: a trace must have one of the extensions {allowed}{drawn}")
     return chosen
 
 
@@ -83,7 +83,7 @@ def _compressed(out: IO[bytes], wanted: bool) -> Iterator[IO[bytes]]:
     if not wanted:
         yield out
         return
-    # No name and no time inside: the same trace makes the same file.
+    # The file holds no name or time of creation, so equal traces give equal files.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=5, mtime=0) as stream:
         yield stream  # type: ignore[misc]
 
@@ -94,7 +94,7 @@ _COLUMNS = ("event", "transfer", "link", "src", "dst", "begin_ps", "end_ps", "by
 
 
 def _tables(trace: Trace) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-    """Batches of one table: busy intervals (without bytes), then arrivals (without link and src)."""
+    """Yield the batches of one table: busy intervals (without bytes), then arrivals (without link and src)."""
     src, dst = trace.topology.link_src, trace.topology.link_dst
     for begin in range(0, len(trace.link), _BATCH):
         part = slice(begin, begin + _BATCH)
@@ -164,7 +164,7 @@ def _write_parquet(trace: Trace, out: IO[bytes]) -> None:
 
 
 def _write_perfetto(trace: Trace, out: IO[bytes]) -> None:
-    """Perfetto's protobuf: one track per link and per NPU, counters, and flows along causes."""
+    """Yield Perfetto's protobuf: one track per link and per NPU, counters, and flows along causes."""
     edges, busy = _busy_links(trace)
     links = np.maximum(trace.topology.links, 1)
     arrived, received = trace.npu_progress(len(edges) - 1)
@@ -206,7 +206,7 @@ _LINKS, _NPUS = 1, 2  # the two groups of tracks
 
 
 def _write_chrome(trace: Trace, out: IO[bytes]) -> None:
-    """Chrome's trace events: one track per link and per NPU, counters, and arrows along causes."""
+    """Yield Chrome's trace events: one track per link and per NPU, counters, and arrows along causes."""
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     for batch in _events(trace):
         out.write(",\n".join(batch).encode() + b",\n")
@@ -270,7 +270,7 @@ def _names(trace: Trace) -> Iterator[list[str]]:
 
 
 def _counters(trace: Trace) -> list[str]:
-    """How many links are busy, over time."""
+    """Return how many links are busy, over time."""
     edges, busy = _busy_links(trace)
     return [
         f'{{"ph":"C","pid":{_LINKS},"ts":{at * 1e6:.6f},"name":"busy links",'
@@ -280,18 +280,18 @@ def _counters(trace: Trace) -> list[str]:
 
 
 def _busy_links(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How many links are busy on average from each moment to the next; none after the last."""
+    """Return how many links are busy on average from each moment to the next; none after the last."""
     bins = min(_COUNTER_BINS, max(1, trace.time_ps))
     edges, share = trace.utilisation_over_time(bins)
     return edges, np.append(share.sum(axis=0), 0.0)
 
 
 def _flows(trace: Trace) -> Iterator[list[str]]:
-    """Arrows from the transfer that was waited for to the one that waited."""
+    """Yield arrows from the transfer that was waited for to the one that waited."""
     if trace.cause is None or not len(trace.link):
         return
     waiting = _waiting(trace)
-    # The interval that each transfer took first: the last of the reversed assignment wins.
+    # The first interval of each transfer: in the reversed assignment, the last write wins.
     first = np.zeros(len(trace.cause), np.int64)
     first[trace.transfer[::-1]] = np.arange(len(trace.link))[::-1]
     for begin in range(0, len(waiting), _BATCH):
@@ -313,7 +313,7 @@ def _flows(trace: Trace) -> Iterator[list[str]]:
 
 
 def _waiting(trace: Trace) -> NDArray[Any]:
-    """The transfers to which an arrow leads: all that waited, or those of the critical path."""
+    """Return the transfers that arrows point to: all that waited, or those of the critical path."""
     if trace.cause is not None and len(trace.link) <= _ALL_FLOWS:
         return np.flatnonzero(trace.cause >= 0)
     return trace.critical_path()["transfer"][1:]

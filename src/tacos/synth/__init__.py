@@ -1,7 +1,7 @@
-"""Engines: ways to make a schedule.
+"""Engines: algorithms that produce schedules.
 
 :data:`ENGINES` is the table of their records (:class:`~tacos.synth.engine.Engine`) by name: first the synthesizers, which fit a
-schedule to the network, then the baselines, which are known algorithms. :func:`applicable` says which of them suit a network
+schedule to the network, then the baselines, which are known algorithms. :func:`applicable` lists those that apply to a network
 and a collective.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos.errors import nearest
-from tacos.synth import baselines, forest, greedy, milp, symmetric
+from tacos.synth import baselines, exchange, forest, greedy, milp, symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -26,6 +26,7 @@ ENGINES: dict[str, Engine] = {
         symmetric.ENGINE,
         forest.ENGINE,
         greedy.ENGINE,
+        exchange.ENGINE,
         milp.ENGINE,
         *baselines.RECORDS,
     )
@@ -33,11 +34,11 @@ ENGINES: dict[str, Engine] = {
 """All engines by name, in the order in which they are listed."""
 
 BASELINES: dict[str, Engine] = {name: one for name, one in ENGINES.items() if one.baseline}
-"""Those of them that are known algorithms."""
+"""The engines that are known algorithms."""
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:
-    """Names of the engines that apply, the synthesizers first; without those that have to be named.
+    """Return the names of the engines that apply, synthesizers first, without those that must be requested by name.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(5)
@@ -48,7 +49,7 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
 
 
 def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
-    """What an engine needs and does not find, or nothing.
+    """Return the requirement of an engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(3, 3)
@@ -60,7 +61,7 @@ def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
 
 
 def references() -> list[str]:
-    """Names of the engines that others are compared with, what users run today first.
+    """Return the names of the reference engines, beginning with what users run today.
 
     >>> references()
     ['nccl', 'ring']
@@ -73,8 +74,8 @@ def check_options(engine: str, options: Iterable[str], own: Collection[str] = ()
     """Refuse options that an engine does not take; `own` are the arguments of the function called.
 
     Raises:
-        TypeError: An unknown option; the message suggests the one that was meant.
-        ValueError: Options for ``"auto"``, which passes none on.
+        TypeError: An option is unknown; the message suggests the nearest one.
+        ValueError: Options were given for ``"auto"``, which takes none.
 
     >>> check_options("ring", ["ordr"])
     Traceback (most recent call last):

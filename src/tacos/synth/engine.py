@@ -1,7 +1,7 @@
-"""What an engine is: a function that makes schedules, and what a search must know to use it.
+"""The record of an engine: a function that produces schedules, and what a search must know to use it.
 
 Each engine's :class:`Engine` record is in the file of its code; :data:`tacos.synth.ENGINES` lists the records. Searches,
-comparisons, the command and the tests read the records, so that a new engine needs no change anywhere else.
+comparisons, the command and the tests read the records, so a new engine needs no change anywhere else.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ChunkCounts: TypeAlias = Callable[
 _FROM_THE_SEARCH = ("progress", "seed", "time_limit", "within", "memory", "device")
 """Keywords that a search fills in for the engines that have them."""
 _HIDDEN = ("progress", "within", "memory")
-"""Those that no caller of :func:`tacos.search.synthesis.synthesize` can give."""
+"""Keywords that callers of :func:`tacos.search.synthesis.synthesize` cannot pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """How ``"auto"`` may ask an engine that finds optimal schedules of small problems.
+    """How ``"auto"`` may use an engine that finds optimal schedules of small problems.
 
     Attributes:
         fits: Whether a problem whose chunks are chosen is small enough.
-        limits: Options that limit the engine's work to a multiple of normal effort, on any machine the same.
+        limits: Options that limit the engine's work to a multiple of the normal effort, independent of the machine.
     """
 
     fits: Callable[[Topology, Collective], bool]
@@ -42,7 +42,7 @@ class Exact:
 
 
 _WORK = per_transfer(0.4)
-"""The usual work: microseconds per transfer and hop (measured)."""
+"""Default estimate of work: microseconds per transfer and hop (measured)."""
 
 
 def _no_obstacle(_topology: Topology, _collective: Collective) -> str:
@@ -64,33 +64,33 @@ def _as_given(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine: its function, when it applies, what it costs, and how to search with it.
+    """An engine: its function, its requirements, its cost, and how to search with it.
 
-    Only `name` and `solve` are required. A search passes `solve` those of the following keywords that it has:
+    Only `name` and `solve` are required. A search passes those of the following keywords that `solve` accepts:
     ``progress``, a function to call with the share done; ``seed``; ``time_limit``, in seconds; ``within``, the sketch that
-    the schedule must keep to; ``memory``, a dictionary for what is worth keeping between the chunk
-    counts of one problem; and ``device``, ``"cpu"``, ``"cuda"`` or ``"auto"``. Its other keywords are the engine's options.
+    the schedule must obey; ``memory``, a dictionary of results to reuse for other chunk
+    counts of the same problem; and ``device``, ``"cpu"``, ``"cuda"`` or ``"auto"``. Its other keywords are the engine's options.
 
     Attributes:
-        name: What users call it.
-        solve: Makes a schedule of a topology and a collective. A collective whose number of chunks is open gets one
-            that the engine chooses.
-        obstacle: What the engine needs and does not find, or nothing. It may take some of the options.
-        only_if_named: Why ``"auto"`` and comparisons leave it out unless it is named; empty if they do not.
-        baseline: Whether it is a known algorithm. ``"auto"`` asks synthesizers first.
-        work: About how many microseconds of one slow core it takes for a collective whose chunks are chosen. The last
-            argument says whether it has solved the problem with another chunk count before.
-        chunk_counts: The chunk counts to search, given the problem, those that are searched otherwise, and the memory.
-            The next one is asked for after the engine has run with the last.
-        limit_s: The seconds that schedules of many chunks approach, given the problem and the memory of a run; 0 if
-            unknown.
-        patience: The chunk search ends after this many counts in a row that hardly helped.
-        patience_if_large: The same where bandwidth decides the time and not latency; `patience` if 0.
+        name: The engine's name.
+        solve: Returns a schedule for a topology and a collective. If the collective's number of chunks is open, the
+            engine chooses it.
+        obstacle: Returns a requirement that is not met, or an empty string. It may take some of the options.
+        only_if_named: Why ``"auto"`` and comparisons use the engine only if it is named; empty if they always use it.
+        baseline: Whether it is a known algorithm. ``"auto"`` runs synthesizers first.
+        work: Estimated microseconds of one slow core for a collective whose chunks are chosen. The last argument
+            tells whether it has solved the problem with another chunk count before.
+        chunk_counts: Yields the chunk counts to search, given the problem, the default counts, and the memory. The next
+            count is requested after the engine has run with the previous one.
+        limit_s: Returns the time in seconds that schedules of many chunks approach, given the problem and the memory; 0
+            if it is unknown.
+        patience: The chunk search ends after this many consecutive counts that hardly helped.
+        patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
-        exact: How ``"auto"`` may ask it although it must be named.
+        exact: How ``"auto"`` may use it although it must be named otherwise.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
-        nccl_names: What NCCL's tuner calls this algorithm, by collective kind.
-        blind_options: The options for a network of which nothing is known.
+        nccl_names: NCCL's name of this algorithm, by collective kind.
+        blind_options: The options for an unknown network.
 
     >>> import tacos
     >>> from tacos.synth import ENGINES
@@ -118,25 +118,25 @@ class Engine:
     blind_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, topology: Topology, collective: Collective, **options: Any) -> Schedule:
-        """Make a schedule; the arguments are those of `solve`."""
+        """Return a schedule; the arguments are those of `solve`."""
         return self.solve(topology, collective, **options).with_facts(engine=self.name)
 
     def check(self, topology: Topology, collective: Collective, **options: Any) -> None:
-        """Refuse a problem that the engine cannot solve; of the options, its obstacle gets those that it takes.
+        """Refuse a problem that the engine cannot solve. Its obstacle gets the options that it takes.
 
         Raises:
-            ValueError: One sentence that says what is missing.
+            ValueError: A requirement is not met; the message names it.
 
         >>> import tacos
         >>> from tacos.synth import ENGINES
         >>> ENGINES["bruck"].check(tacos.topology.ring(6), tacos.collective.all_gather(8, "1MB"))
         Traceback (most recent call last):
             ...
-        ValueError: the collective is for 8 NPUs, the topology has 6
+        ValueError: the collective is for 8 NPUs, but the topology has 6
         """
         if collective.npus != topology.npus:
             raise ValueError(
-                f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+                f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
             )
         asked = {
             name: options[name] for name in signature(self.obstacle).parameters if name in options
@@ -145,12 +145,12 @@ class Engine:
             raise ValueError(f"{self.name} needs {needed}")
 
     def applies(self, topology: Topology, collective: Collective) -> bool:
-        """Whether ``"auto"`` and comparisons ask the engine for this problem."""
+        """Return whether ``"auto"`` and comparisons use the engine for this problem."""
         return not self.only_if_named and not self.obstacle(topology, collective)
 
     @property
     def keeps_sketches(self) -> bool:
-        """Whether it can be told what a schedule may use; other engines' schedules are only checked."""
+        """Whether the engine obeys sketches by itself; other engines' schedules are only checked."""
         return "within" in self._keywords()
 
     @property
@@ -166,7 +166,7 @@ class Engine:
         return any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters)
 
     def supplied(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, by keyword, that a search passes on to `solve`.
+        """Return the keyword arguments that a search passes to `solve`.
 
         >>> from tacos.synth import ENGINES
         >>> ENGINES["greedy"].supplied({"seed": 3, "memory": {}})

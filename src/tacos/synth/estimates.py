@@ -1,6 +1,6 @@
 """Estimates of an engine's work, made from the problem before the engine starts.
 
-Work is counted in units of about a microsecond of one slow core. It follows from the problem alone, so that a budget of
+Work is counted in units of about a microsecond of one slow core. It depends on the problem alone, so a budget of
 work gives the same result on any machine.
 """
 
@@ -31,8 +31,8 @@ def per_transfer(
 
     Args:
         rate_us: The microseconds (measured).
-        near: Whether transfers mostly cross one link; they cross the network otherwise.
-        stored: The number of transfers, if not that of :func:`transfers`.
+        near: Whether transfers mostly cross one link and not the whole network.
+        stored: The number of transfers, if it differs from :func:`transfers`.
 
     >>> import tacos
     >>> mesh = tacos.topology.mesh(4, 4)                     # on average three hops
@@ -48,7 +48,7 @@ def per_transfer(
 
 
 def transfers(topology: Topology, collective: Collective, *, around: bool = False) -> float:
-    """Return about how many transfers a schedule has, in which no chunk arrives anywhere twice.
+    """Estimate the number of transfers of a schedule in which each NPU receives a chunk at most once.
 
     Blocks between pairs cross half the network's diameter, or go half way `around` a ring.
 
@@ -71,7 +71,7 @@ def between_pairs(collective: Collective) -> bool:
 
 
 def hops(topology: Topology) -> float:
-    """Return about how many links a transfer across the network crosses.
+    """Estimate the number of links that a transfer across the network crosses.
 
     >>> import tacos
     >>> hops(tacos.topology.ring(8))

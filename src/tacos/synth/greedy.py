@@ -1,7 +1,7 @@
 """The greedy engine: link-chunk matching over time, on any network, for any collective.
 
-The core (``cpp/synth/greedy.hpp`` has the theory) solves problems that only copy; sums are made of
-them in :mod:`tacos.synth.phases`.
+The core (``cpp/synth/greedy.hpp`` has the theory) solves problems that only copy; :mod:`tacos.synth.phases`
+builds reductions from them.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ def greedy(
     device: str = "cpu",
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Match chunks to links moment by moment.
+    """Match chunks to links, moment by moment.
 
     Args:
         topology: Any network.
         collective: Any collective, with its number of chunks chosen.
-        seed: Varies the order in which links choose; 0 has the fixed order that suits regular
-            networks.
-        threads: 0 uses all cores. The result does not depend on it.
-        device: ``"cuda"`` matches on a GPU, ``"auto"`` does where one serves the problem; the result is the same.
+        seed: Varies the order in which links choose; 0 is a fixed order that suits regular networks.
+        threads: Number of threads; 0 uses all cores. The result does not depend on it.
+        device: ``"cuda"`` matches on a GPU, and ``"auto"`` does so if possible; the result is the same.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -70,14 +69,14 @@ def greedy(
         if device != "cpu":
             missing = on_gpu.obstacle(network, problem)
             if missing and device == "cuda":
-                raise TacosError(f'device is "cuda", which does not work here: {missing}')
+                raise TacosError(f'device "cuda" cannot be used: {missing}')
             if not missing:
                 found = on_gpu.solve(
                     network, problem, seed=seed, provenance=provenance, progress=progress
                 )
                 if found is not None:
                     return found
-            # The CPU solves it, or says which NPU cannot be reached.
+            # The CPU solves it, or reports which NPU cannot be reached.
         return _greedy(
             network,
             problem,
@@ -92,12 +91,12 @@ def greedy(
 
 
 def _check_memory(topology: Topology, collective: Collective) -> None:
-    """Refuse at once what cannot fit, instead of after minutes of swapping."""
+    """Refuse a problem that cannot fit into memory, instead of swapping for minutes."""
     moved = estimates.transfers(topology, collective)
     to_all = all(
         part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
-    # Measured: step by step; turned around and joined; with and without paths.
+    # Bytes per transfer (measured): step by step; reversed and joined; with and without paths.
     each = 50 if to_all else 100
     if sums(collective):
         each = 70
@@ -110,12 +109,12 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
     if needed > _SHARE_OF_MEMORY * present:
         raise TacosError(
             f"the greedy engine needs about {needed / 2**30:.0f} GiB for {moved:.1e} transfers, "
-            f"this machine has {present / 2**30:.0f} GiB"
+            f"but this machine has {present / 2**30:.0f} GiB"
         )
 
 
 def _work(topology: Topology, collective: Collective, _again: bool) -> float:
-    """Microseconds per transfer (measured) are more through switches, and most between pairs."""
+    """Estimate the work: microseconds per transfer (measured), more through switches, most between pairs."""
     pairs = estimates.between_pairs(collective)
     rate_us = 5.0 if pairs else 1.5 if topology.switches else 0.7
     return rate_us * estimates.transfers(topology, collective)
@@ -125,6 +124,6 @@ ENGINE = Engine(
     name="greedy",
     solve=greedy,
     work=_work,
-    patience_if_large=5,  # matching may gain from finer chunks
+    patience_if_large=5,  # finer chunks may help matching
     random_starts=True,
 )

@@ -1,8 +1,8 @@
 """Networks in which every port between boxes has one peer, so that no two messages share it.
 
-A switch lets each NPU send to many others through one port. Messages to several peers then share the port, and those
-from several senders the port of a receiver, in an order that no executor keeps. Often the same bandwidth can be had
-with one peer for each port: NPU j of a box sends to NPU j of another. :func:`matched_ports` replaces such switches by
+A switch lets each NPU send to many others through one port. Messages to several peers then share the sender's port, and
+messages from several senders share the receiver's port, in an order that no executor keeps. Often the same bandwidth can
+be reached with one peer for each port: NPU j of a box sends to NPU j of another. :func:`matched_ports` replaces such switches by
 links from port to port. A schedule found there is one of the real network, and its links belong to one connection each.
 """
 
@@ -27,11 +27,11 @@ __all__ = ["MatchedPorts", "matched_ports"]
 
 @dataclass(frozen=True, slots=True)
 class MatchedPorts:
-    """A network with links from port to port, and what they are in the real one.
+    """A network with links from port to port, and their paths in the real network.
 
     Attributes:
         topology: The network to search on.
-        whole: The real one.
+        whole: The real network.
         link_begin, links: Link k of `topology` is the path ``links[link_begin[k]:link_begin[k + 1]]`` of `whole`.
     """
 
@@ -41,7 +41,7 @@ class MatchedPorts:
     links: NDArray[np.int32]
 
     def returned(self, schedule: Schedule) -> Schedule:
-        """A schedule of `topology` as one of the real network, at the same times.
+        """Convert a schedule of `topology` to one of the real network, with the same times.
 
         >>> import tacos
         >>> found = matched_ports(tacos.topology.mi250(2))
@@ -60,7 +60,7 @@ class MatchedPorts:
         return _over(whole, table, whole.lane_route)
 
     def taken(self, schedule: Schedule) -> Schedule | None:
-        """A schedule of the real network as one of `topology`; None if it uses a port for several peers.
+        """Convert a schedule of the real network to one of `topology`; None if it uses a port for several peers.
 
         >>> import tacos
         >>> topo = tacos.topology.mi300x(2)
@@ -97,17 +97,17 @@ class MatchedPorts:
 
 
 def _over(schedule: Schedule, routes: Routes, lane_route: NDArray[np.int32]) -> Schedule:
-    """The same transfers at the same times over other routes."""
+    """Return the transfers at the same times over other routes."""
     changed = {"routes": routes, "lane_route": lane_route, "bound_ps": None, "matched_ports": False}
     return Schedule(**(fields(schedule) | changed))
 
 
 def matched_ports(topology: Topology) -> MatchedPorts | None:
-    """The network with one peer for each port between boxes; None where no switch can be replaced that way.
+    """Return the network with one peer for each port between boxes; None if no switch can be replaced in this way.
 
-    Replaced are switches that join NPUs of several boxes, one port each way and NPU, the same places in every box, and
-    that are slower than what an NPU has within its box. Boxes are what is left connected without these switches. The
-    ports of place j lead j mod (boxes − 1) + 1 boxes further, so that boxes are near each other over some of their ports.
+    A switch is replaced if it joins the NPUs at the same places of several boxes, with one port per NPU and direction, and
+    is slower than an NPU's links within its box. Boxes are the parts that stay connected without these switches. The
+    port of place j leads j mod (boxes − 1) + 1 boxes further, so any two boxes are close over some of their ports.
 
     >>> import tacos
     >>> found = matched_ports(tacos.topology.dgx_h100(2))
@@ -159,7 +159,7 @@ def matched_ports(topology: Topology) -> MatchedPorts | None:
 
 
 def _between_boxes(topology: Topology) -> dict[int, tuple[dict[int, int], dict[int, int]]]:
-    """The switches that can be replaced, with the links into them and out of them by NPU."""
+    """Return the switches that can be replaced, with the links into them and out of them by NPU."""
     speed, npus = topology.link_bandwidth_Bps, topology.npus
     fastest = np.zeros(topology.nodes, np.int64)
     np.maximum.at(fastest, topology.link_src, speed)
@@ -184,7 +184,7 @@ def _between_boxes(topology: Topology) -> dict[int, tuple[dict[int, int], dict[i
 
 
 def _boxes(topology: Topology, without: dict[int, Any]) -> NDArray[np.int64]:
-    """Per NPU its box: what is connected without some switches, numbered by the first NPU of each."""
+    """Return the box of each NPU: boxes stay connected without some switches, and are numbered by their first NPU."""
     first = list(range(topology.nodes))
 
     def root(node: int) -> int:

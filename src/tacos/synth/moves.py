@@ -1,17 +1,17 @@
-"""Moves: the ordered list that an algorithm is, before anything has a time.
+"""Moves: an algorithm as an ordered list, before it has times.
 
-The algorithms people know are all-gathers. An all-gather is one tree per block: it says over which
-members, and in which step, a block spreads from its home to all members. A :data:`BlockTrees` function gives these
-trees, and every other named collective is read off them:
+The known algorithms are described as all-gathers. An all-gather is one tree per block: over which members, and in
+which step, the block spreads from its home to all members. A :data:`BlockTrees` function returns these trees, and
+every other named collective is derived from them:
 
 =====================  =======================================================================
 broadcast              the root's tree
-reduce-scatter         every tree turned around, with sums instead of copies
-reduce                 the root's tree turned around
+reduce-scatter         every tree reversed, with sums instead of copies
+reduce                 the root's tree reversed
 all-reduce             reduce-scatter, then all-gather
-gather                 of every tree the path that leads to the root
-scatter                of the root's tree the path to each member, for that member's block
-all-to-all             of every tree the path to each member, for that pair's block
+gather                 the path of every tree that leads to the root
+scatter                the path of the root's tree to each member, for that member's block
+all-to-all             the path of every tree to each member, for that pair's block
 =====================  =======================================================================
 
 So halving-doubling's all-gather gives the binomial broadcast, and Bruck's gives Bruck's all-to-all.
@@ -53,7 +53,7 @@ __all__ = [
 Ints = NDArray[np.int32]
 
 
-_BYTES_PER_MOVE = 120  # here and while the moves are timed
+_BYTES_PER_MOVE = 120  # of moves and of their timing (measured)
 _SHARE_OF_MEMORY = 0.9
 
 
@@ -85,7 +85,7 @@ class Moves:
         op: int = COPY,
         reads: int = READ_ACC,
     ) -> Moves:
-        """Moves that all have one op and read one thing; the columns broadcast to one shape."""
+        """Return moves with one op that all read the same; the columns are broadcast to one shape."""
         shape = np.broadcast_shapes(route.shape, chunk.shape, np.shape(step))
         return cls(
             pairs=(pairs[0].astype(np.int32).ravel(), pairs[1].astype(np.int32).ravel()),
@@ -102,15 +102,15 @@ class Moves:
         return int(self.step.max(initial=-1)) + 1
 
     def after(self, step: int) -> Moves:
-        """The same, `step` steps later."""
+        """Return the moves `step` steps later."""
         return replace(self, step=self.step + np.int32(step))
 
     def between(self, npus: NDArray[Any]) -> Moves:
-        """The same between `npus[i]` instead of i."""
+        """Return the moves between `npus[i]` instead of i."""
         return replace(self, pairs=(npus[self.pairs[0]], npus[self.pairs[1]]))
 
     def turned(self) -> Moves:
-        """Every move turned around, in the opposite order, adding what the other way copied."""
+        """Reverse every move and their order, and add instead of copying."""
         count, steps = len(self.route), self.steps
         return Moves(
             pairs=(self.pairs[1], self.pairs[0]),
@@ -118,16 +118,16 @@ class Moves:
             chunk=self.chunk[::-1],
             step=np.int32(steps - 1) - self.step[::-1],
             op=_constant(REDUCE, count),
-            # In a single step no member passes on what it received: all send their own contribution.
+            # In a single step no member forwards what it received: all send their own contribution.
             reads=_constant(READ_INPUT if steps == 1 else READ_ACC, count),
         )
 
     def piece(self, k: int, of: int) -> Moves:
-        """The moves of piece k of every chunk, each being cut into `of` pieces."""
+        """Return the moves of piece k of every chunk, where each chunk is cut into `of` pieces."""
         return self if of == 1 else replace(self, chunk=self.chunk * np.uint32(of) + np.uint32(k))
 
     def rounds(self, count: int, pieces: int) -> Moves:
-        """The same `count` times, each time with chunks that are `pieces` further on."""
+        """Repeat the moves `count` times, each time with chunk numbers increased by `pieces`."""
         first = np.arange(count, dtype=np.uint32)[:, None] * np.uint32(pieces)
         return Moves(
             pairs=self.pairs,
@@ -139,7 +139,7 @@ class Moves:
         )
 
     def only(self, which: NDArray[Any] | slice) -> Moves:
-        """The moves that `which` (a mask, positions or a slice) selects."""
+        """Return the moves that `which` (a mask, positions or a slice) selects."""
         return Moves(
             pairs=self.pairs,
             route=self.route[which],
@@ -150,7 +150,7 @@ class Moves:
         )
 
     def paths(self, block: NDArray[Any], end: NDArray[Any]) -> Moves:
-        """Of the tree of chunk `block[i]` the path that leads to `end[i]`, as moves of chunk i."""
+        """Return the path to `end[i]` in the tree of chunk `block[i]`, as moves of chunk i."""
         places = 1 + max(int(column.max()) for column in self.pairs)
         arrival = np.full((int(self.chunk.max()) + 1, places), -1)  # the move that brings it
         arrival[self.chunk, self.pairs[1][self.route]] = np.arange(len(self.route))
@@ -162,20 +162,20 @@ class Moves:
             move, chunk, block = move[on_the_way], chunk[on_the_way], block[on_the_way]
             found.append((move, chunk))
             end = self.pairs[0][self.route[move]]
-        # Found from the end: reversed, what has farthest to go leaves first.
+        # Paths are found from their ends; reversed, the longest one leaves first.
         moves, chunk = (np.concatenate(column) for column in zip(*reversed(found), strict=True))
         order = np.argsort(moves, kind="stable")
         return replace(self.only(moves[order]), chunk=chunk[order])
 
 
 BlockTrees = Callable[[Ints, bool], Moves]
-"""An all-gather algorithm over places 0 … n-1: ``trees(homes, inward)`` gives the tree along which
-the block at each home spreads to all places, as moves of chunk i for home i. Trees that are
-`inward` will be turned around; a ring in one direction has to know."""
+"""An all-gather algorithm over places 0 … n-1: ``trees(homes, inward)`` returns the tree along which the block
+at each home spreads to all places, as moves of chunk i for home i. `inward` trees will be reversed, which matters
+to a ring in one direction."""
 
 
 def concatenate(parts: Sequence[Moves]) -> Moves:
-    """All moves, each list after the one before it.
+    """Concatenate lists of moves.
 
     >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([5]), 0)
     >>> concatenate([hop, hop.turned()]).pairs[0].tolist()
@@ -202,13 +202,13 @@ def concatenate(parts: Sequence[Moves]) -> Moves:
 def named_part(
     part: CollectivePart, algorithm: Sequence[BlockTrees], npus: Ints | None = None
 ) -> Moves:
-    """The moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
+    """Return the moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
 
     Args:
-        part: Any kind but send_recv and custom, with its chunks chosen.
-        algorithm: The trees of a block, for pieces in turn.
-        npus: The group in the order of the algorithm's places; without it, rank order. With two axes, an order for
-            each of the algorithm's trees.
+        part: A part of any kind but send_recv and custom, with its chunks chosen.
+        algorithm: Functions for the trees of a block; pieces use them in turn.
+        npus: The group in the order of the algorithm's places; rank order by default. With two axes, one order
+            for each of the algorithm's functions.
 
     >>> from tacos import collective
     >>> from tacos.synth.baselines import block_trees
@@ -232,9 +232,9 @@ def named_part(
 
 
 def cut(whole: Sequence[Moves], pieces: int) -> Moves:
-    """The moves of all pieces of every chunk, piece k in the manner of ``whole[k % len(whole)]``.
+    """Return the moves of all pieces of every chunk; piece k moves as ``whole[k % len(whole)]`` does.
 
-    Piece after piece: where several could leave at once, a pipeline wants the first ones to.
+    Moves are ordered by piece, since in a pipeline the first pieces should leave first.
 
     >>> hop = Moves.of((np.array([0]), np.array([1])), np.array([0]), np.array([5]), 0)
     >>> cut([hop], 3).chunk.tolist()
@@ -256,7 +256,7 @@ def to_schedule(
     progress: Callable[[float], object] | None = None,
     links: Callable[[int, int], Sequence[int]] | None = None,
 ) -> Schedule:
-    """Route and time the moves of a collective's parts, given in their order.
+    """Route and time the moves of a collective's parts, given in the order of the parts.
 
     Moves between two NPUs take the shortest route, or the links that `links` gives for them.
 
@@ -302,9 +302,9 @@ def by_parts(
     progress: Callable[[float], object] | None,
     **options: Any,
 ) -> Schedule:
-    """Check that an engine applies, then make its schedule from the moves of each part.
+    """Check that an engine applies, then build its schedule from the moves of each part.
 
-    The options go into the provenance.
+    The options are stored in the provenance.
 
     >>> from tacos import collective, topology
     >>> from tacos.synth.baselines import block_trees
@@ -322,7 +322,7 @@ def by_parts(
 
 
 def check_memory(moves: int) -> None:
-    """Refuse at once what cannot fit, instead of after minutes of swapping.
+    """Refuse a problem that cannot fit into memory, instead of swapping for minutes.
 
     >>> check_memory(10**12)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -333,13 +333,13 @@ def check_memory(moves: int) -> None:
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE_OF_MEMORY * present:
         raise TacosError(
-            f"{moves:.1e} transfers need about {needed / 2**30:.0f} GiB, this machine has "
+            f"{moves:.1e} transfers need about {needed / 2**30:.0f} GiB, but this machine has "
             f"{present / 2**30:.0f} GiB; fewer chunks make fewer transfers"
         )
 
 
 def listed(part: CollectivePart, npus: int) -> Moves:
-    """Direct moves of a send-recv or custom collective, whose chunks list their own ends.
+    """Return direct moves of a send-recv or custom collective, whose chunks list their sources and destinations.
 
     >>> from tacos import collective
     >>> listed(collective.send_recv(4, [(0, 2, "1KB")], chunks=2).parts[0], 4).chunk.tolist()
@@ -355,14 +355,14 @@ def listed(part: CollectivePart, npus: int) -> Moves:
     holds = np.isin(of_output * npus + part.outputs, of_input * npus + part.inputs)
     adds = part.reduces.astype(bool)
 
-    # Without a sum: replicas serve the outputs in turn.
+    # Chunks that are copied: replicas serve the outputs in turn.
     lacks = ~holds & ~adds[of_output]
     chunk = of_output[lacks]
     turn = np.flatnonzero(lacks) - part.output_begin[chunk]
     replica = part.input_begin[chunk] + turn % np.diff(part.input_begin)[chunk]
     copies = _straight(part.inputs[replica], part.outputs[lacks], chunk, npus)
 
-    # Sums go to one output, by preference one that contributes itself, and from there to the rest.
+    # Sums are formed at one output, preferably one that contributes itself, and spread from there.
     preferred = np.lexsort((~holds, of_output))
     summed, first = np.unique(of_output[preferred], return_index=True)
     owner = np.full(len(chunks), -1)
@@ -377,13 +377,13 @@ def listed(part: CollectivePart, npus: int) -> Moves:
 
 
 def _in_pieces(moves: Moves, pieces: int) -> Moves:
-    """The moves of whole blocks, piece by piece."""
+    """Return the moves of whole blocks, piece by piece."""
     check_memory(len(moves.chunk) * pieces)
     return moves if pieces == 1 else moves.piece(0, pieces).rounds(pieces, 1)
 
 
 def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints) -> Moves:
-    """The part's moves as if every unit were one chunk."""
+    """Return the part's moves as if every unit were one chunk."""
     n, root = len(homes), homes[part.root : part.root + 1]
     ranks = np.arange(n)
     match part.kind:
@@ -416,7 +416,7 @@ def _straight(
     op: int = COPY,
     reads: int = READ_ACC,
 ) -> Moves:
-    """Each chunk from src to dst in one move, every NPU serving the next one first."""
+    """Move each chunk from src to dst directly; every NPU serves the next NPU first."""
     turn = np.argsort((dst - src) % npus, kind="stable")
     pairs, route = np.unique(src[turn] * np.int64(npus) + dst[turn], return_inverse=True)
     return Moves.of((pairs // npus, pairs % npus), route, chunk[turn], 0, op=op, reads=reads)

@@ -1,8 +1,8 @@
-"""Sums made of copies: collect every chunk at an owner, then spread it from there.
+"""Reductions built from copies: collect every chunk at an owner, then spread it from there.
 
-A chunk's sum at its owner is its spread from the owner on the reversed network, turned around. So a
-synthesizer that can only copy solves any collective in up to two phases, *collect* to the owners and
-*spread* from them, each chunk spreading as soon as its sum is complete.
+Collecting a sum at its owner is the time reversal of spreading it from the owner on the reversed network. So
+a synthesizer that can only copy solves any collective in up to two phases, *collect* and *spread*. Each chunk
+spreads as soon as its sum is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_phases", "only_collects", "sums"]
 
-_MOST_PAIRS = 10**7  # of chunks and NPUs that are worth listing in Python
+_MOST_PAIRS = 10**7  # largest number of pairs (chunk, NPU) to list in Python (chosen)
 
 
 def in_phases(
@@ -32,14 +32,13 @@ def in_phases(
     owners: Collection[int] = (),
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """The schedule of a collective, by a synthesizer of collectives that sum nothing.
+    """Return the schedule of a collective, made with a synthesizer for collectives that only copy.
 
     Args:
-        topology, collective: Where, and what to do.
-        solve: Gives a schedule of such a collective; the network may be the reversed one.
-        owners: Where the sums of an all-reduce are made, chunk after chunk at another one; without
-            them, at all members.
-        progress: Called while schedules are turned around and joined; `solve` has its own.
+        topology, collective: The problem.
+        solve: Returns a schedule of a collective that only copies; the network may be the reversed one.
+        owners: The NPUs at which the sums of an all-reduce are formed, in turn; all members by default.
+        progress: Called while schedules are reversed and joined; `solve` reports its own progress.
 
     >>> import tacos
     >>> from tacos.synth import ENGINES
@@ -60,7 +59,7 @@ def in_phases(
 
 
 def sums(collective: Collective) -> bool:
-    """Whether any chunk is a sum.
+    """Return whether any chunk is a sum.
 
     >>> import tacos
     >>> sums(tacos.collective.reduce(4, "1MB")), sums(tacos.collective.gather(4, "1MB"))
@@ -70,7 +69,7 @@ def sums(collective: Collective) -> bool:
 
 
 def only_collects(collective: Collective) -> bool:
-    """Whether each chunk is a sum that ends at one NPU: a collective that only copies, turned around.
+    """Return whether each chunk is a sum that ends at one NPU: the reverse of a collective that only copies.
 
     >>> import tacos
     >>> only_collects(tacos.collective.reduce(4, "1MB")), only_collects(tacos.collective.all_reduce(4, "1MB"))
@@ -81,9 +80,9 @@ def only_collects(collective: Collective) -> bool:
 
 
 def _all_gathers(collective: Collective) -> Collective | None:
-    """The all-gathers that spread the sums of all-reduces, if they cut the buffers alike.
+    """Return the all-gathers that spread the sums of all-reduces, if both cut the buffers in the same way.
 
-    Where sizes do not divide, the last byte of a piece may be in the next one; that costs the times
+    If sizes do not divide evenly, the last byte of a piece may be in the next one; that costs the times
     (they are computed again), so only what is too large to list chunk by chunk accepts it.
     """
     parts = [
@@ -102,10 +101,10 @@ def _all_gathers(collective: Collective) -> Collective | None:
 
 
 def _phases(collective: Collective, owners: Collection[int]) -> tuple[Collective, Collective]:
-    """Collecting, seen from the end, and spreading: chunk by chunk, with the same numbers.
+    """Return the collectives of collecting (reversed in time) and of spreading, with the same chunk numbers.
 
-    A sum is made at one of its contributors, so that no NPU on the way there has it complete; if
-    possible at one that needs it, chunk after chunk at another one.
+    A sum is formed at one of its contributors, so that no NPU on the way has the complete sum. If possible it is one
+    that needs the sum; chunks take turns.
     """
     holders, contributors, finals = [], [], []
     for chunk in range(collective.chunks):

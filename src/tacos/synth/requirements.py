@@ -1,6 +1,6 @@
-"""What engines commonly need of a network and a collective, in words for users whose problem lacks it.
+"""Common requirements of engines on a network and a collective, in words for users.
 
-Each function returns one thing that is missing, or an empty string. An engine's obstacle is the first of those that it asks for.
+Each function returns a requirement that is not met, or an empty string. An engine's obstacle is the first of its requirements that is not met.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Dims = Sequence[tuple[str, int]]
 
 _DIMENSIONS = frozenset({"ring", "line", "clique", "switch", "box"})
 _MOST_HOPS = 2 * 10**7
-"""Hops of a schedule at most: a few seconds and gigabytes."""
+"""Largest number of hops of a schedule: a few seconds and gigabytes."""
 
 
 def kind(part: CollectivePart, serves: Callable[[Kind], bool] = lambda _: True) -> str:
-    """A kind of collective that the engine serves, of a group.
+    """Require one of the kinds of collectives that the engine serves, on a group.
 
     >>> import tacos
     >>> kind(tacos.collective.broadcast(4, "1KB").parts[0], lambda kind: kind.two_phases)
@@ -48,7 +48,7 @@ def kind(part: CollectivePart, serves: Callable[[Kind], bool] = lambda _: True) 
 
 
 def listed_kinds(part: CollectivePart, serves: Callable[[Kind], bool]) -> str:
-    """The same as a list in the order of the table of kinds, with or without a group.
+    """Require one of these kinds, listed in the order of the table of kinds, with or without a group.
 
     >>> import tacos
     >>> listed_kinds(tacos.collective.gather(4, "1KB").parts[0], lambda kind: kind.spreads)
@@ -61,7 +61,7 @@ def listed_kinds(part: CollectivePart, serves: Callable[[Kind], bool]) -> str:
 
 
 def few_hops(part: CollectivePart, hops: int) -> str:
-    """A schedule whose transfers make few hops together.
+    """Require a schedule with few hops in total.
 
     >>> import tacos
     >>> few_hops(tacos.collective.all_reduce(4096, "1GB", chunks=1).parts[0], 4096**3)
@@ -73,7 +73,7 @@ def few_hops(part: CollectivePart, hops: int) -> str:
 
 
 def one_part(collective: Collective) -> str:
-    """A single collective.
+    """Require a single collective.
 
     >>> import tacos
     >>> one_part(tacos.collective.all_reduce(4, "1GB"))
@@ -84,7 +84,7 @@ def one_part(collective: Collective) -> str:
 
 
 def members(topology: Topology, part: CollectivePart) -> str:
-    """A group of all NPUs.
+    """Require a group of all NPUs.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -96,7 +96,7 @@ def members(topology: Topology, part: CollectivePart) -> str:
 
 
 def dimensions(topology: Topology, dims: Dims) -> str:
-    """Known dimensions whose product is the number of NPUs.
+    """Require known dimensions whose product is the number of NPUs.
 
     >>> import tacos
     >>> dimensions(tacos.topology.ring(6), [("ring", 4)])
@@ -110,7 +110,7 @@ def dimensions(topology: Topology, dims: Dims) -> str:
 
 
 def boxed(topology: Topology) -> Dims:
-    """The topology's dimensions; where it has none, those that the names of its NPUs say: equal boxes, one after another.
+    """Return the topology's dimensions or, if it has none, those implied by the names of its NPUs: equal boxes, one after another.
 
     >>> import tacos
     >>> names = ["a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1", "tor"]
@@ -129,7 +129,7 @@ def boxed(topology: Topology) -> Dims:
 
 
 def shape(dims: Dims) -> str:
-    """The dimensions in words.
+    """Return the dimensions in words.
 
     >>> shape([("ring", 4), ("line", 2)])
     'ring 4 x line 2'

@@ -1,7 +1,7 @@
 """The symmetric engine: one NPU's schedule, translated to all others.
 
-On a network that looks the same from every NPU it is enough to solve the problem of one. The answer
-is an orbit, O(N) where other schedules are O(N²): 1,000,000 NPUs take a fraction of a second.
+On a network that looks the same from every NPU, solving the problem for one NPU is enough. The schedule is an
+orbit, of size O(N) instead of O(N²): 1,000,000 NPUs take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def symmetric(
 
     Args:
         topology: A ring, torus, hypercube, clique or switch, or a product of them, unedited.
-        collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs whose size
-            gives equal chunks.
+        collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs, cut into equal
+            chunks.
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: The engine does not apply; the message says what it needs.
+        ValueError: A requirement is not met; the message names it.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(200, 200, link_model="blocking")
@@ -56,7 +56,7 @@ def symmetric(
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> torus = tacos.topology.torus(3, 3)
@@ -68,7 +68,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     if not topology.symmetric:
         what = topology.family or "custom"
         return (
-            "a network that is the same from every NPU (as tori, cliques and switches are), "
+            "a network that looks the same from every NPU (as tori, cliques and switches do), "
             f"which this {what} topology does not claim"
         )
     if needed := requirements.one_part(collective):
@@ -83,14 +83,14 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         nearest = [part.size - below, part.size - below + cut]
         sizes = " and ".join(str(size) for size in nearest if size > 0)
         return (
-            f"equal chunks: the size of {part.size} B is not a multiple of {cut}, "
+            f"equal chunks: the size of {part.size} B is not a multiple of {cut}; "
             f"the nearest {'are' if nearest[0] else 'is'} {sizes} B"
         )
     return ""
 
 
 def _stored(topology: Topology, collective: Collective) -> float:
-    """Transfers of one NPU, of which the others' are images."""
+    """Return the transfers of one NPU; those of other NPUs are its images."""
     return estimates.transfers(topology, collective) / topology.npus
 
 

@@ -1,19 +1,19 @@
 """Regular networks: rings, meshes, tori, cliques, switches and their products.
 
-All of them are products of one-dimensional pieces. NPU ids are mixed-radix coordinates, the first
-dimension running fastest: id = c0 + n0·(c1 + n1·(c2 + …)). Every cable is two directed links.
+All of them are products of one-dimensional pieces. NPU ids are mixed-radix coordinates, and the first
+dimension varies fastest: id = c0 + n0·(c1 + n1·(c2 + …)). Every cable is two directed links.
 
-Link ids are regular too. Dimensions come one after the other; inside a dimension of size n, with N
-NPUs in all and `at(v)` the NPU at the other end:
+Link ids are regular too: dimension by dimension, and within a dimension of size n (N is the total number
+of NPUs, `at(v)` the NPU at coordinate v of the same line):
 
 ===========  ==========================================================================
 ring         N links v → at(v + 1), then N links v → at(v - 1) (not if n = 2)
-line         v → at(v + 1) where there is one, then v → at(v - 1) (as a ring if n = 2)
+line         v → at(v + 1) where it exists, then v → at(v - 1) (as a ring if n = 2)
 clique       N links v → at(v + 1), N links v → at(v + 2), …, N links v → at(v + n - 1)
 switch       N links v → its switch, then N links from the switch → v
 ===========  ==========================================================================
 
-each block in the order of v, so that a translation of the NPUs moves links inside their block.
+Each block is in the order of v, so a translation of the NPUs moves links within their block.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def ring(
     latency: Quantity = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """A ring of `n` NPUs; two of them are joined by one link each way.
+    """Return a ring of `n` NPUs; a ring of two has one link each way.
 
     Args:
-        n: how many NPUs.
-        bidirectional: whether links also lead from each NPU to the one before it.
-        bandwidth, latency: of each link.
-        model: `Model`, as for every builder.
+        n: number of NPUs.
+        bidirectional: whether each NPU also has a link to the NPU before it.
+        bandwidth, latency: bandwidth and latency of each link.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> ring(8).links, ring(8, bidirectional=False).links, ring(2).links, ring(1).links
     (16, 8, 2, 0)
@@ -84,12 +84,12 @@ def mesh(
     latency: PerDimension = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """A grid without wrap-around links, of any number of dimensions.
+    """Return a grid without wrap-around links, of any number of dimensions.
 
     Args:
-        sizes: NPUs along each dimension, the fastest-running first.
-        bandwidth, latency: of each link; one value, or one for each dimension.
-        model: `Model`, as for every builder.
+        sizes: NPUs along each dimension; the first dimension varies fastest in NPU ids.
+        bandwidth, latency: bandwidth and latency of each link; one value, or one per dimension.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> mesh(4, 3).links, mesh(5).dims
     (34, [('line', 5)])
@@ -105,12 +105,12 @@ def torus(
     latency: PerDimension = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """A grid with wrap-around links; a dimension of size 2 has one link each way.
+    """Return a grid with wrap-around links; a dimension of size 2 has one link each way.
 
     Args:
-        sizes: NPUs along each dimension, the fastest-running first.
-        bandwidth, latency: of each link; one value, or one for each dimension.
-        model: `Model`, as for every builder.
+        sizes: NPUs along each dimension; the first dimension varies fastest in NPU ids.
+        bandwidth, latency: bandwidth and latency of each link; one value, or one per dimension.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> torus(4, 4).links, torus(8, 2, bandwidth=("50GB/s", "25GB/s")).links
     (64, 48)
@@ -128,7 +128,7 @@ def hypercube(
     latency: PerDimension = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """A hypercube of 2^d NPUs, each joined to the `d` whose number differs in one bit.
+    """Return a hypercube of 2^d NPUs, each joined to the `d` whose number differs in one bit.
 
     >>> hypercube(4)
     <tacos.Topology hypercube: 16 NPUs, 0 switches, 64 links>
@@ -146,7 +146,7 @@ def fully_connected(
     latency: Quantity = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """`n` NPUs with a link from each to every other; the bandwidth is that of one link.
+    """Return `n` NPUs with a link from each to every other; `bandwidth` is that of one link.
 
     >>> fully_connected(8).links
     56
@@ -169,14 +169,14 @@ def switch(
     latency: Quantity = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """`n` NPUs on one non-blocking switch, which may multicast or reduce.
+    """Return `n` NPUs on one non-blocking switch, which may multicast or reduce.
 
     Args:
-        n: how many NPUs.
-        multicast, reduce: what the switch can do besides forwarding.
-        bandwidth, latency: of each NPU's link to the switch and of the link back; a way from one
-            NPU to another has two links, so twice the latency.
-        model: `Model`, as for every builder.
+        n: number of NPUs.
+        multicast, reduce: whether the switch can multicast and reduce.
+        bandwidth, latency: of each NPU's link to the switch and of the link back; a path between two NPUs
+            has two links, and so twice the latency.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> switch(8)
     <tacos.Topology switch: 8 NPUs, 1 switch, 16 links>
@@ -194,10 +194,10 @@ def switch(
 
 
 def product(*factors: Topology) -> Topology:
-    """The Cartesian product: NPUs that differ in one factor's coordinate are joined as there.
+    """Return the Cartesian product: NPUs that differ in one factor's coordinate only are joined as in that factor.
 
-    Every factor keeps its own bandwidths, latencies and switches; a factor with a switch gives one
-    switch for each line of its dimension. The factors must agree on `Model`.
+    Every factor keeps its own bandwidths, latencies and switches; a factor with a switch contributes one
+    switch per line of its dimension. The factors must have the same `Model`.
 
     >>> product(ring(4), fully_connected(8), switch(4, bandwidth="25GB/s")).dims
     [('ring', 4), ('clique', 8), ('switch', 4)]
@@ -263,12 +263,14 @@ def _cartesian(factors: Sequence[Topology], family: str, **model: Unpack[Model])
 
 
 def copies(factor: Topology, inner: int, outer: int, *, first_switch: int) -> list[Links]:
-    """The factor's links once for each of inner × outer lines, in the order the module promises.
+    """Return the factor's links for each of inner × outer lines, in the order that the module's docstring gives.
 
-    NPU v of the line (i, o) is i + inner·(v + npus·o) in the product. A run is a stretch of links
-    with ascending NPUs, such as all links v → v + 1 of a ring; each becomes one block.
+    NPU v of the line (i, o) is i + inner·(v + npus·o) in the product. A run of links with ascending NPUs,
+    such as all links v → v + 1 of a ring, becomes one block.
     """
-    i = np.arange(inner, dtype=np.int32)  # half the memory of the default, and checked to be enough
+    i = np.arange(
+        inner, dtype=np.int32
+    )  # half the memory of the default; the caller has checked the range
     o = np.arange(outer, dtype=np.int32)[:, None, None]
 
     def numbered(node: NDArray[np.int32]) -> NDArray[np.int32]:

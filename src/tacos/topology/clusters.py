@@ -1,9 +1,8 @@
 """Networks of many switches or groups: fat trees, rails, dragonflies.
 
-NPUs are numbered group by group (the innermost index fastest) and `dims` holds the sizes from the
-inside out. Switches are numbered from the NPUs upwards, level by level. Link ids: level by level
-from the NPUs up, in each level first the links up, then the links down; links between groups are
-last, port by port.
+NPUs are numbered group by group (the innermost index varies fastest), and `dims` holds the sizes from the
+inside out. Switches are numbered level by level from the NPUs upwards. So are links, with the links up
+before the links down in each level. Links between groups come last, port by port.
 """
 
 from __future__ import annotations
@@ -46,21 +45,21 @@ def fat_tree(
     latency: Quantity = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """A tree of switches with NPUs under its leaves, of two or three levels.
+    """Return a tree of switches with NPUs under its leaves, of two or three levels.
 
-    With two sizes, each leaf has one link to every spine. With three, a pod is such a tree, and
-    each of its upper switches has links to core switches of its own, the same in every pod.
+    With two sizes, each leaf has one link to every spine. With three, each pod is such a tree, and upper
+    switch i of every pod has links to the i-th set of core switches.
 
     Args:
         sizes: from the top down: (leaves, NPUs per leaf) or (pods, leaves per pod, NPUs per leaf).
-        uplinks: links up from each leaf, and from each upper switch of a pod; this is how many
-            spines (per pod) there are, and how many cores each of them has. By default as many as
-            there are links down, the classical fat tree of equal switches.
+        uplinks: links up from each leaf, and from each upper switch of a pod: the number of spines (per
+            pod), and of core switches per upper switch. By default the number of links down, as in the
+            classical fat tree of equal switches.
         oversubscription: bandwidth into a leaf from below over its bandwidth upwards; levels
             above are not oversubscribed.
-        bandwidth, latency: of the NPUs' links. The links above have the same latency, and the
-            bandwidth that follows from the two numbers above.
-        model: `Model`, as for every builder.
+        bandwidth, latency: of the NPUs' links. Links above have the same latency, and a bandwidth that
+            follows from `uplinks` and `oversubscription`.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> fat_tree(4, 8)
     <tacos.Topology fat_tree: 32 NPUs, 12 switches, 128 links>
@@ -83,7 +82,7 @@ def fat_tree(
     elif uplinks is not None:
         up = whole_number("uplinks", uplinks)
     if not oversubscription > 0:
-        raise ValueError(f"oversubscription is {oversubscription!r}; it must be positive")
+        raise ValueError(f"oversubscription must be positive; got {oversubscription!r}")
     npus, all_leaves, spines = prod(sizes), pods * leaves, pods * up
     check_count(2 * (npus + all_leaves * up + spines * core_up))
     uplink = bandwidth_Bps(bandwidth, bare=False) * per_leaf / (up * oversubscription)
@@ -122,7 +121,7 @@ def rail(
     oversubscription: float = 1,
     **model: Unpack[Model],
 ) -> Topology:
-    """A rail-optimized cluster: a switch in each box, and one switch per rail.
+    """Return a rail-optimized cluster: a switch in each box, and one switch per rail.
 
     Rail i joins NPU i of all boxes. Without a spine this is the product of two switches.
 
@@ -132,7 +131,7 @@ def rail(
         rail_bandwidth, rail_latency: of the links to the rails, and above them to the spine.
         spine: whether one more switch joins the rails.
         oversubscription: bandwidth of a rail's NPUs over the bandwidth to the spine.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> rail(4, 8), rail(4, 8, spine=True).switches
     (<tacos.Topology rail: 32 NPUs, 12 switches, 128 links>, 13)
@@ -144,7 +143,7 @@ def rail(
     blocks = [columns_of(rails)]
     if spine:
         if not oversubscription > 0:
-            raise ValueError(f"oversubscription is {oversubscription!r}; it must be positive")
+            raise ValueError(f"oversubscription must be positive; got {oversubscription!r}")
         up = bandwidth_Bps(rail_bandwidth, bare=False) * boxes / oversubscription
         first_rail = rails.npus + boxes
         blocks += duplex(
@@ -173,17 +172,17 @@ def dragonfly(
     global_latency: Quantity | None = None,
     **model: Unpack[Model],
 ) -> Topology:
-    """A direct dragonfly: cliques of NPUs, joined by global links spread evenly over the groups.
+    """Return a direct dragonfly: cliques of NPUs, joined by global links spread evenly over the groups.
 
     Args:
         groups, npus_per_group: NPU i of group g has the number g·npus_per_group + i.
-        global_links: that each NPU has, so that a group has global_links·npus_per_group of them.
+        global_links: global links of each NPU; a group has global_links·npus_per_group of them.
         bandwidth, latency: of the links inside a group.
         global_bandwidth, global_latency: of the links between groups; by default the same.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     Raises:
-        ValueError: also when there are too few global links to join the groups.
+        ValueError: an argument is out of range, or there are too few global links to join the groups.
 
     >>> dragonfly(5, 4)          # every two groups are joined once
     <tacos.Topology dragonfly: 20 NPUs, 0 switches, 80 links>
@@ -216,18 +215,18 @@ def dragonfly_plus(
     global_latency: Quantity | None = None,
     **model: Unpack[Model],
 ) -> Topology:
-    """A dragonfly+: groups that are two-level trees, joined by global links of their spines.
+    """Return a dragonfly+: groups are two-level trees whose spines are joined by global links.
 
     Args:
         groups, leaves, npus_per_leaf: groups, leaf switches per group, and NPUs under each leaf.
         spines: spine switches per group, each linked to all its leaves; by default one per leaf.
-        global_links: that each spine has to spines of other groups, spread evenly over the groups.
+        global_links: links of each spine to spines of other groups, spread evenly over the groups.
         bandwidth, latency: of the links inside a group.
         global_bandwidth, global_latency: of the links between groups; by default the same.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     Raises:
-        ValueError: also when there are too few global links to join the groups.
+        ValueError: an argument is out of range, or there are too few global links to join the groups.
 
     >>> dragonfly_plus(3, 2, 4)
     <tacos.Topology dragonfly_plus: 24 NPUs, 12 switches, 78 links>
@@ -269,17 +268,17 @@ def _or(value: Quantity | None, default: Quantity) -> Quantity:
 def _global_cables(
     groups: int, routers: int, per_router: int
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]:
-    """Ends of the links between groups: router r of group g is g·routers + r.
+    """Return the ends of the links between groups: router r of group g is g·routers + r.
 
-    A group has routers·per_router ports. Port p of group g leads to group g + offset[p], to the
-    port whose offset leads back; a round of groups - 1 ports reaches every other group once. The
-    ports that are left over take offsets in pairs (d, -d), so that each has its way back.
+    A group has routers·per_router ports. Port p of group g leads to group g + offset[p], to the port with
+    the opposite offset. A round of groups - 1 ports reaches every other group once. The remaining ports
+    take offsets in pairs (d, -d), so each has its counterpart.
     """
     ports = routers * per_router if groups > 1 else 0
     rounds, rest = divmod(ports, max(groups - 1, 1))
     tail = [d for k in range(1, rest // 2 + 1) for d in (k, groups - k)]
     if rest % 2 and groups % 2 == 0:
-        tail.append(groups // 2)  # its own way back
+        tail.append(groups // 2)  # it is its own opposite
     offset = np.concatenate([np.tile(np.arange(1, groups), rounds), np.array(tail, dtype=np.int64)])
     there = np.arange(offset.size)
     full = rounds * (groups - 1)

@@ -1,9 +1,9 @@
-"""Changes to a topology: a dead link, a missing NPU, a slower cable, other numbers.
+"""Changes to a topology: dead links, missing NPUs, slower cables, new numbers.
 
 NPUs, switches and links are given by number or by name, as :mod:`tacos.nodes` reads them.
-Every function takes a topology and returns a new one, so that they chain. What keeps the NPUs'
-numbers keeps `dims` as a hint for layouts; what is no longer regular is no longer `symmetric`.
-Links keep their order. The result must be connected.
+Every function takes a topology and returns a new one, so calls can be chained. Changes that keep the NPUs'
+numbers keep `dims`, as a hint for layouts; a result that is not regular is not `symmetric`. Links keep
+their order. The result must be connected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
 
 @keywords()
 def drop_links(topology: Network, *links: LinkChoice, both: bool = False) -> Topology:
-    """The topology without some links.
+    """Return the topology without some links.
 
     Args:
-        topology: what to change.
-        links: link numbers, or pairs (src, dst) of nodes: one direction each.
-        both: whether the links back are meant too, as with a dead cable.
+        topology: the topology to change.
+        links: link numbers, or pairs (src, dst) of nodes, each for one direction.
+        both: whether to drop the links back too, as with a dead cable.
 
     Raises:
         ValueError: a link that does not exist, or an NPU that can no longer be reached.
@@ -61,14 +61,14 @@ def degrade(
     latency: Quantity | None = None,
     both: bool = False,
 ) -> Topology:
-    """The topology with some links slower.
+    """Return the topology with some links slower.
 
     Args:
-        topology: what to change.
+        topology: the topology to change.
         links: link numbers, or pairs (src, dst) of nodes.
-        factor: of the bandwidth that is left, above 0 and at most 1.
-        latency: the links' new latency; as it was by default.
-        both: whether the links back are meant too.
+        factor: share of the bandwidth that remains, above 0 and at most 1.
+        latency: the links' new latency; unchanged by default.
+        both: whether to degrade the links back too.
 
     Raises:
         ValueError: a link that does not exist, or a factor out of range.
@@ -97,7 +97,7 @@ def degrade(
 
 @keywords()
 def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Topology:
-    """The topology with all bandwidths and latencies multiplied.
+    """Return the topology with all bandwidths and latencies multiplied by factors.
 
     >>> from tacos.topology import ring
     >>> scale(ring(4, bandwidth="50GB/s"), bandwidth=2) == ring(4, bandwidth="100GB/s")
@@ -121,7 +121,7 @@ def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Top
 def reweighted(
     topology: Topology, *, bandwidth_Bps: NDArray[np.int64], latency_ps: NDArray[np.int64]
 ) -> Topology:
-    """The topology with other bandwidths and latencies, one entry per link.
+    """Return the topology with other bandwidths and latencies, one entry per link.
 
     >>> from tacos.topology import ring
     >>> topo = ring(4)
@@ -134,13 +134,13 @@ def reweighted(
 
 @keywords()
 def subset(topology: Network, npus: Iterable[Node]) -> Topology:
-    """The network of some NPUs and of the switches around them.
+    """Return the network of some NPUs and of the switches around them.
 
-    Switches that are left with fewer than two neighbours go too, and then those behind them.
+    Switches with fewer than two remaining neighbours are removed too, repeatedly.
 
     Args:
-        topology: where they are.
-        npus: which; the first becomes NPU 0, the second NPU 1, and so on.
+        topology: the whole network.
+        npus: the NPUs to keep; the first becomes NPU 0, the second NPU 1, and so on.
 
     Raises:
         ValueError: an NPU that does not exist or is named twice, or NPUs that are not connected.
@@ -152,7 +152,7 @@ def subset(topology: Network, npus: Iterable[Node]) -> Topology:
     topology = topology_of(topology)
     order = np.array(Nodes(topology).npus(npus), np.int64)
     if not order.size:
-        raise ValueError("npus is empty, a topology needs at least one NPU")
+        raise ValueError("npus is empty; a topology needs at least one NPU")
     alive = np.zeros(topology.nodes, bool)
     alive[order] = True
     alive[topology.npus :] = True
@@ -161,7 +161,7 @@ def subset(topology: Network, npus: Iterable[Node]) -> Topology:
 
 @keywords()
 def drop_npus(topology: Network, *npus: Node) -> Topology:
-    """The topology without some NPUs; those behind them move up.
+    """Return the topology without some NPUs; the numbers of later NPUs move up.
 
     Raises:
         ValueError: an NPU that does not exist, or NPUs that are no longer connected.
@@ -177,9 +177,9 @@ def drop_npus(topology: Network, *npus: Node) -> Topology:
 
 @keywords()
 def renumber(topology: Network, permutation: Sequence[Node]) -> Topology:
-    """The same network with other numbers: NPU i becomes NPU permutation[i].
+    """Return the network with its NPUs renumbered: NPU i becomes NPU permutation[i].
 
-    A name stands for the number that the NPU of this name has before.
+    A name in `permutation` stands for the present number of the NPU with that name.
 
     Raises:
         ValueError: `permutation` does not name every NPU once.
@@ -198,7 +198,7 @@ def renumber(topology: Network, permutation: Sequence[Node]) -> Topology:
 def chosen_links(
     topology: Topology, links: Sequence[LinkChoice], both: bool = False
 ) -> NDArray[np.bool_]:
-    """Which links the choices stand for, as a mask over all links.
+    """Return the chosen links as a mask over all links.
 
     >>> from tacos.topology import ring
     >>> chosen_links(ring(3), [(0, 1), 4]).tolist()
@@ -218,7 +218,7 @@ def _scaled(values: Any, factor: float, least: int) -> NDArray[np.int64]:
 
 
 def _with_links(topology: Topology, links: Links, regular: bool) -> Topology:
-    """The same nodes with other links."""
+    """Return the same nodes with other links."""
     changed = assemble(
         topology.npus,
         [links],
@@ -233,14 +233,14 @@ def _with_links(topology: Topology, links: Links, regular: bool) -> Topology:
 
 
 def _without_dead_ends(topology: Topology, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`alive` without the switches that cannot lead from one living node to another."""
+    """Return `alive` without the switches that cannot lead from one remaining node to another."""
     src, dst = topology.link_src, topology.link_dst
     while True:
         live = alive[src] & alive[dst]
         s, d = src[live], dst[live]
         enters, leaves = np.zeros(topology.nodes, bool), np.zeros(topology.nodes, bool)
         enters[d], leaves[s] = True, True
-        # A switch with a single neighbour could only send things back where they came from.
+        # A switch with a single neighbour could only send data back.
         low, high = np.full(topology.nodes, topology.nodes), np.full(topology.nodes, -1)
         for node, neighbour in ((s, d), (d, s)):
             np.minimum.at(low, node, neighbour)
@@ -253,7 +253,7 @@ def _without_dead_ends(topology: Topology, alive: NDArray[np.bool_]) -> NDArray[
 
 
 def _selected(topology: Topology, order: NDArray[np.int64], alive: NDArray[np.bool_]) -> Topology:
-    """The NPUs in `order`, the switches alive, and the links between them."""
+    """Return the NPUs in `order`, the remaining switches, and the links between them."""
     switches = np.flatnonzero(alive[topology.npus :])
     new_id = np.full(topology.nodes, -1)
     new_id[order] = np.arange(order.size)

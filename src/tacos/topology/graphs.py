@@ -28,7 +28,7 @@ def from_networkx(
     default_latency: Quantity | None = None,
     **model: Unpack[Model],
 ) -> Topology:
-    """A topology from a networkx graph; an undirected edge is two links.
+    """Return a topology from a networkx graph; an undirected edge is two links.
 
     NPUs are numbered in the order of the graph's nodes, switches after them.
 
@@ -36,9 +36,9 @@ def from_networkx(
         graph: A Graph, DiGraph, MultiGraph or MultiDiGraph.
         bandwidth, latency: Names of the edges' attributes: numbers in B/s and s, or strings.
         switches: The nodes that are switches; by default those whose attribute ``kind`` is
-            ``"switch"``. A switch can do what its attributes ``multicast`` and ``reduce`` say.
-        default_bandwidth, default_latency: Of edges that lack the attribute.
-        model: `Model`, as for every builder.
+            ``"switch"``. Their attributes ``multicast`` and ``reduce`` say what they can do.
+        default_bandwidth, default_latency: Values for edges without the attribute.
+        model: how links, switches and NPUs behave; see `Model`.
 
     Raises:
         ValueError: An edge lacks an attribute or has a wrong one, or the graph is not connected.
@@ -85,7 +85,7 @@ def from_networkx(
 
 
 def to_networkx(topology: Network) -> Any:
-    """A topology as a networkx MultiDiGraph, which `from_networkx` reads back.
+    """Return a topology as a networkx MultiDiGraph, which `from_networkx` reads back.
 
     Nodes are numbers with ``kind`` and, where they have them, ``name``, ``multicast`` and ``reduce``; edges
     have ``bandwidth`` in B/s and ``latency`` in s, and the link's id as their key.

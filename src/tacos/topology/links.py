@@ -1,8 +1,8 @@
 """Links as columns, and the one place where they become a `Topology`.
 
 The builders describe a network as a few `Links`, each a block of directed links with NumPy columns;
-`assemble` puts the blocks one after the other (link ids follow) and adds how links and switches
-behave. `from_links` does the same for links that the caller lists.
+`assemble` concatenates the blocks, whose order gives the link ids, and adds how links and switches behave.
+`from_links` does the same for links that the caller lists.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
     "whole_number",
 ]
 
-MOST_LINKS = 10**8  # 2.4 GB of columns: above this a size is more likely a slip than a wish
+MOST_LINKS = 10**8  # 2.4 GB of columns; a larger size is probably a mistake (chosen)
 _CAPABILITIES = {"multicast": 1, "reduce": 2}
 _COLUMNS = ("src", "dst", "bandwidth_Bps", "latency_s")
 
 
 class Model(TypedDict, total=False):
-    """The keywords of every builder that say how its links, switches and NPUs behave."""
+    """Keywords of every builder: how links, switches and NPUs behave."""
 
     link_model: str
     """``"pipelined"`` (a link is busy for m/B) or ``"blocking"`` (for latency + m/B)."""
@@ -51,7 +51,7 @@ class Model(TypedDict, total=False):
 
 
 class Links(NamedTuple):
-    """Directed links: columns of one length, or scalars that hold for all of them."""
+    """Directed links: columns of equal length; a scalar stands for a whole column."""
 
     src: NDArray[np.integer[Any]]
     dst: NDArray[np.integer[Any]]
@@ -60,12 +60,12 @@ class Links(NamedTuple):
 
 
 def speed(bandwidth: Quantity, latency: Quantity) -> tuple[int, int]:
-    """The last two columns of `Links`, from what users write."""
+    """Parse a bandwidth and a latency into the last two columns of `Links`."""
     return bandwidth_Bps(bandwidth, bare=False), time_ps(latency, what="latency", bare=False)
 
 
 def duplex(a: ArrayLike, b: ArrayLike, bandwidth: Quantity, latency: Quantity) -> list[Links]:
-    """Links from every `a` to its `b`, then the links back."""
+    """Return links from every `a` to its `b`, then the links back."""
     src, dst = np.broadcast_arrays(np.asarray(a), np.asarray(b))
     src, dst = src.ravel(), dst.ravel()
     fast = speed(bandwidth, latency)
@@ -73,12 +73,12 @@ def duplex(a: ArrayLike, b: ArrayLike, bandwidth: Quantity, latency: Quantity) -
 
 
 def all_pairs(m: int, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Columns of all pairs (i, j) with i below `m` and j below `n`."""
+    """Return columns of all pairs (i, j) with i below `m` and j below `n`."""
     return np.repeat(np.arange(m), n), np.tile(np.arange(n), m)
 
 
 def columns_of(topology: Topology) -> Links:
-    """All links of a topology."""
+    """Return all links of a topology."""
     return Links(
         topology.link_src,
         topology.link_dst,
@@ -100,7 +100,7 @@ def assemble(
     forwarding: str = "cut_through",
     reduce_bandwidth: Quantity | None = None,
 ) -> Topology:
-    """The topology of the given blocks of links; their order gives the link ids."""
+    """Return the topology of the given blocks of links; their order gives the link ids."""
     blocks = list(blocks)
 
     def column(i: int, dtype: type[np.integer[Any]]) -> NDArray[Any]:
@@ -128,7 +128,7 @@ def assemble(
 
 
 def model_of(topology: Topology) -> Model:
-    """The `Model` keywords that the topology was built with."""
+    """Return the `Model` keywords that the topology was built with."""
     return Model(
         link_model=topology.link_model,
         forwarding=topology.forwarding,
@@ -139,20 +139,20 @@ def model_of(topology: Topology) -> Model:
 
 
 def whole_number(what: str, value: object, least: int = 1) -> int:
-    """`value` if it is a whole number of at least `least`, else a ValueError that names `what`."""
+    """Return `value`; raise a ValueError that names `what` if it is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{what} must be a whole number of at least {least}; got {value!r}")
     return int(value)
 
 
 def check_count(links: int) -> None:
-    """Refuse a network before its columns fill the memory."""
+    """Refuse a network that is too large, before its columns fill the memory."""
     if links > MOST_LINKS:
-        raise ValueError(f"the network would have {links} links, at most {MOST_LINKS} can be built")
+        raise ValueError(f"the network would have {links} links; at most {MOST_LINKS} can be built")
 
 
 def raise_if_disconnected(topology: Topology) -> Topology:
-    """The topology itself, or a ValueError that names two NPUs without a way between them."""
+    """Return the topology; raise a ValueError that names two NPUs if one cannot reach the other."""
     pair = topology.unreachable_pair()
     if pair is not None:
         src, dst = map(topology.node_name, pair)
@@ -174,17 +174,17 @@ def from_links(
     forwarding: str = "cut_through",
     reduce_bandwidth: Quantity | None = None,
 ) -> Topology:
-    """A topology from its directed links, whose ids are their places in the list.
+    """Return a topology from its directed links; a link's id is its position in the list.
 
     Args:
-        npus: nodes 0 … npus-1 are NPUs, those that follow are switches.
+        npus: number of NPUs, nodes 0 … npus-1; the nodes that follow are switches.
         links: rows (src, dst, bandwidth, latency), or columns: a mapping with the keys ``src``,
             ``dst``, ``bandwidth_Bps`` and ``latency_s``, or a tuple of four NumPy arrays in this
             order. Bandwidths and latencies are numbers in B/s and s, or strings with a unit.
-        switches: how many, or for each one what it can do: ``""``, ``"multicast"``, ``"reduce"``,
+        switches: their number, or what each one can do: ``""``, ``"multicast"``, ``"reduce"``,
             ``"multicast+reduce"``, or a set of these words.
-        names: of all nodes, in order; none by default.
-        connected: whether every NPU must reach every other one.
+        names: names of all nodes, in order; none by default.
+        connected: whether every NPU must be able to reach every other.
         family, dims: hints for drawings and hierarchical algorithms.
         link_model, forwarding, reduce_bandwidth: as in `Model`.
 
@@ -263,7 +263,7 @@ def _quantities(
     values = np.asarray(column)
     if np.issubdtype(values.dtype, np.number):
         scaled = np.rint(values.astype(np.float64) * per_si_unit)
-        # Zero, negative and not a number have their messages below; from 2^53 on floats have gaps.
+        # Zero, negative numbers and NaN get their messages below; floats of 2^53 or more skip whole numbers.
         if bool(np.all((scaled >= 1) & (scaled < 2**53))):
             return scaled.astype(np.int64)
     known: dict[Quantity, int] = {}

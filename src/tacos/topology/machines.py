@@ -1,18 +1,18 @@
 """Commercial machines as topologies, with their published constants.
 
-A machine is a number of equal boxes. NPU i of box b has the number b·(NPUs per box) + i. With more
-than one box every NPU also has a network interface (NIC), its own or shared with others, on a
-fabric: one non-blocking switch for all (``fabric="switch"``), or one for each rail, which joins the
-NICs of the same place in all boxes (``fabric="rail"``). One box alone has no NICs.
+A machine is one or more equal boxes. NPU i of box b has the number b·(NPUs per box) + i. If there is more
+than one box, every NPU has a network interface (NIC), its own or a shared one, on a fabric: one non-blocking
+switch for all NICs (``fabric="switch"``), or one switch per rail, which joins the NICs at the same position
+in all boxes (``fabric="rail"``). A single box has no NICs.
 
-The constants are defaults, every one a keyword. Bandwidths are vendors' nominal figures per
+The constants are defaults of keyword arguments. Bandwidths are the vendors' nominal figures per
 direction unless a docstring says otherwise. Latencies are not on data sheets: 0.7 us from GPU to GPU
-over NVLink (0.35 us per link where a switch is between) and 2.6 us over InfiniBand (1.3 us per link)
+over NVLink (0.35 us per link if there is a switch between) and 2.6 us over InfiniBand (1.3 us per link)
 are the values of TE-CCL's inputs, the latter also TACCL's; other vendors' direct links get the same.
-Several cables between two NPUs count as one link of their joint bandwidth, as in these inputs.
+Several cables between two NPUs count as one link with their total bandwidth, as in these inputs.
 
-Switches are numbered: those of the boxes, box by box; NICs that are shared; the fabric's. Links:
-those in the boxes, then NPU to NIC and back, then NIC to fabric and back.
+Switches are numbered in this order: those of the boxes, box by box; shared NICs; the fabric's. Links: those
+within boxes, then NPU to NIC and back, then NIC to fabric and back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
     "trn2",
 ]
 
-# Pairs of GPUs and how many cables join them.
+# Number of cables: the pairs of GPUs that they join.
 _DGX1 = {
     2: "0-1 0-4 1-3 2-3 2-6 4-5 5-7 6-7",
     1: "0-2 0-3 1-2 1-5 3-7 4-6 4-7 5-6",
@@ -80,11 +80,11 @@ def dgx1(
     """NVIDIA DGX-1V: 8 V100 in a hybrid cube mesh, one 100 Gb/s NIC for every two of them.
 
     Args:
-        boxes: how many.
-        bandwidth, latency: of one NVLink 2; each GPU has six, to some GPUs two.
+        boxes: number of boxes.
+        bandwidth, latency: of one NVLink 2; each GPU has six, some of them in pairs to the same GPU.
         nic_bandwidth, nic_latency: between a NIC and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx1()
     <tacos.Topology dgx1: 8 NPUs, 0 switches, 32 links>
@@ -107,11 +107,11 @@ def ndv2(
     """Azure NDv2: 8 V100 wired as in a DGX-1V, with one 100 Gb/s NIC for all of them.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         bandwidth, latency: of one NVLink 2 (TACCL measured 21.7 GB/s).
         nic_bandwidth, nic_latency: between a NIC and the fabric (TACCL measured 9.5 GB/s).
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> ndv2(2)
     <tacos.Topology ndv2: 16 NPUs, 3 switches, 100 links>
@@ -135,14 +135,14 @@ def dgx2(
     """NVIDIA DGX-2: 16 V100 on NVSwitch, one 100 Gb/s NIC for every two of them.
 
     Args:
-        boxes: how many.
-        bandwidth, latency: of a GPU's port into NVSwitch. 125 GB/s is what TACCL measured and
-            TE-CCL's input has; nominal are six NVLinks of 25 GB/s, together 150 GB/s.
+        boxes: number of boxes.
+        bandwidth, latency: of a GPU's port into NVSwitch. TACCL measured 125 GB/s, and
+            TE-CCL's input has it; nominally, six NVLinks of 25 GB/s make 150 GB/s.
         nic_bandwidth, nic_latency: between a NIC and the fabric.
-        relay: only odd GPUs send through their NIC, and only even ones receive, as in TACCL's
-            sketch and TE-CCL's input for this machine; published numbers are for this.
+        relay: whether only odd GPUs send through their NIC and only even ones receive, as in TACCL's
+            sketch and TE-CCL's input for this machine, which the published figures use.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx2(2)
     <tacos.Topology dgx2: 32 NPUs, 19 switches, 160 links>
@@ -167,11 +167,11 @@ def dgx_a100(
     """NVIDIA DGX A100: 8 A100 on NVSwitch, a 200 Gb/s NIC for each.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         bandwidth, latency: of a GPU's port into NVSwitch: twelve NVLink 3 of 25 GB/s.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx_a100(4)
     <tacos.Topology dgx_a100: 32 NPUs, 5 switches, 128 links>
@@ -195,12 +195,12 @@ def dgx_h100(
     """NVIDIA DGX H100 or H200: 8 GPUs on NVSwitch, a 400 Gb/s NIC for each.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
         bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 4 of 25 GB/s.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx_h100(4, fabric="rail")
     <tacos.Topology dgx_h100: 32 NPUs, 12 switches, 128 links>
@@ -224,14 +224,14 @@ def nvl72(
     """NVIDIA GB200 or GB300 NVL72: 72 GPUs on one NVLink domain, a NIC for each.
 
     Args:
-        racks: how many.
+        racks: number of racks.
         nvls: whether the switches multicast and reduce (NVLink SHARP).
         bandwidth, latency: of a GPU's port: eighteen NVLink 5 of 50 GB/s, one to each of the
             rack's 18 switch chips, which are one switch here.
         nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); GB300 has 800 Gb/s
             (ConnectX-8), the spec ``gb300-nvl72``.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> nvl72()
     <tacos.Topology nvl72: 72 NPUs, 1 switch, 144 links>
@@ -255,13 +255,13 @@ def dgx_b200(
     """NVIDIA DGX B200 or B300: 8 GPUs on NVSwitch, a NIC for each.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
         bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 5 of 50 GB/s.
         nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); DGX B300 has 800 Gb/s
             (ConnectX-8), the spec ``dgx-b300``.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx_b200(2)
     <tacos.Topology dgx_b200: 16 NPUs, 3 switches, 64 links>
@@ -282,16 +282,16 @@ def dgx_spark(
     """NVIDIA DGX Spark, one GPU each, joined by cables without a switch, or by one switch.
 
     A Spark has two 200 Gb/s ports, but its NIC (ConnectX-7) hangs on two PCIe 5.0 x4 links of about 100 Gb/s each: 25 GB/s per
-    direction for both ports together (measured by ServeTheHome: 160 to 198 Gb/s). So where both ports are in use, each
-    cable counts with half of that, and NPUs in between forward.
+    direction for both ports together (measured by ServeTheHome: 160 to 198 Gb/s). So if both ports are in use, each
+    cable counts with half of that, and NPUs between two others forward.
 
     Args:
-        boxes: how many.
-        wiring: ``"ring"`` in cable order, ``"line"`` (a ring whose last cable is missing), ``"mesh"`` (every two are joined, which two
-            ports allow for two or three boxes: the triangle), or ``"switch"``.
+        boxes: number of boxes.
+        wiring: ``"ring"`` in cable order, ``"line"`` (a ring without its last cable), ``"mesh"`` (a cable between every two
+            boxes, of which two ports allow at most three), or ``"switch"``.
         bandwidth: of a cable; 12.5 GB/s where a box has two cables to others, else 25 GB/s.
-        latency: of a cable, NIC to NIC; of a switch's port half of it.
-        model: `Model`, as for every builder.
+        latency: of a cable, NIC to NIC; a switch's port has half of it.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> dgx_spark(4)
     <tacos.Topology dgx_spark: 4 NPUs, 0 switches, 8 links>
@@ -303,7 +303,7 @@ def dgx_spark(
     whole_number("boxes", boxes)
     if wiring == "mesh" and boxes > 3:
         raise ValueError(
-            f"a mesh of {boxes} boxes needs {boxes - 1} ports per box, a DGX Spark has 2; use a ring"
+            f"a mesh of {boxes} boxes needs {boxes - 1} ports per box, but a DGX Spark has 2; use a ring"
         )
     if bandwidth is None:
         bandwidth = "25GB/s" if wiring == "switch" or boxes <= 2 else "12.5GB/s"
@@ -339,12 +339,12 @@ def mi250(
     """AMD MI250: 8 packages of two dies (GCDs), every die an NPU with its share of a NIC.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         bandwidth, latency: of one xGMI link; every die has seven, four of them to the other die
             of its package. The wiring is that of ForestColl's input.
         nic_bandwidth, nic_latency: between a die and the fabric; 16 GB/s is ForestColl's input.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> mi250()
     <tacos.Topology mi250: 16 NPUs, 0 switches, 56 links>
@@ -367,11 +367,11 @@ def mi300x(
     """AMD MI300X or MI325X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         bandwidth, latency: of the link between two GPUs.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> mi300x(2)
     <tacos.Topology mi300x: 16 NPUs, 1 switch, 144 links>
@@ -394,11 +394,11 @@ def mi355x(
     """AMD MI350X or MI355X platform: 8 fully connected GPUs, a 400 Gb/s NIC for each.
 
     Args:
-        boxes: how many.
+        boxes: number of boxes.
         bandwidth, latency: of the link between two GPUs; the data sheet has 153.6 GB/s for both directions.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> mi355x()
     <tacos.Topology mi355x: 8 NPUs, 0 switches, 56 links>
@@ -431,7 +431,7 @@ def trn2(
         latency: of a NeuronLink; not published, an assumption.
         nic_bandwidth, nic_latency: between a chip and the fabric: 3.2 Tb/s of EFA for 16 chips.
         fabric: ``"switch"`` or ``"rail"``.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> trn2(), trn2(ultra=True)
     (<tacos.Topology trn2: 16 NPUs, 0 switches, 64 links>, <tacos.Topology trn2: 64 NPUs, 0 switches, 384 links>)
@@ -452,13 +452,13 @@ def tpu(
     latency: Quantity = "1us",
     **model: Unpack[Model],
 ) -> Topology:
-    """A TPU slice: a 3-D torus of chips.
+    """Return a TPU slice: a 3-D torus of chips.
 
     Args:
         x, y, z: chips along each dimension.
         bandwidth: of a link; TPU v4 has six of 50 GB/s per chip (Jouppi et al., ISCA 2023).
         latency: of a link; not published, an assumption.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     >>> tpu(4, 4, 4)
     <tacos.Topology tpu: 64 NPUs, 0 switches, 384 links>
@@ -477,7 +477,7 @@ def _wired(
     latency: Quantity,
     **model: Unpack[Model],
 ) -> Topology:
-    """A box of NPUs with direct links, as bandwidth times the number of cables."""
+    """Return a box of NPUs with direct links, whose bandwidth is the number of cables times `bandwidth`."""
     blocks: list[Links] = []
     for count, pairs in cables.items():
         a, b = np.array([pair.split("-") for pair in pairs.split()], dtype=np.int64).T
@@ -496,10 +496,10 @@ def _cluster(
     npus_per_nic: int = 1,
     relay: bool = False,
 ) -> Topology:
-    """The box alone, or copies of it on a fabric.
+    """Return the box alone, or copies of it on a fabric.
 
-    An NPU with a NIC of its own has a link to the fabric. A shared NIC is a switch between the
-    NPUs and the fabric, whose links to the NPUs are as fast as the NIC and take no time.
+    An NPU with its own NIC has a link to the fabric. A shared NIC is a switch between its NPUs and the
+    fabric, whose links to the NPUs have the NIC's bandwidth and no latency.
     """
     if fabric not in ("switch", "rail"):
         raise ValueError(f'fabric must be "switch" or "rail"; got {fabric!r}')
@@ -513,7 +513,7 @@ def _cluster(
         shared = npus_per_nic > 1
         blocks = copies(box, 1, boxes, first_switch=npus)
         v, nic, box_switches = np.arange(npus), np.arange(nics), boxes * box.switches
-        first_nic = npus + box_switches if shared else 0  # an NPU's own NIC is the NPU's port
+        first_nic = npus + box_switches if shared else 0  # an NPU's own NIC is a port of the NPU
         first_rail = npus + box_switches + (nics if shared else 0)
         if shared:
             up, down = duplex(v, first_nic + v // npus_per_nic, nic_bandwidth, 0)

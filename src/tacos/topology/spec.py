@@ -1,8 +1,7 @@
 """Short names of topologies: ``torus:4x4x4@50GB/s,500ns``, ``dgx-h100:4``, ``ring:4*fc:8``.
 
-A spec is one factor or a product of several, joined by ``*``. A factor is a name, sizes behind a
-colon and, for networks whose links are all alike, ``@bandwidth[,latency]``.
-One table, `_NETWORKS`, gives the names their builders.
+A spec is one factor, or a product of several joined by ``*``. A factor is a name, sizes after a colon and,
+for networks of equal links, ``@bandwidth[,latency]``. The table `_NETWORKS` maps names to builders.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["parse", "specs"]
 
 class _Network(NamedTuple):
     build: Callable[..., Topology]
-    sizes: str  # the form of what follows the name; brackets where it may be left out
+    sizes: str  # the form of the sizes; optional parts are in brackets
     fewest: int
     most: int
     what: str
@@ -64,18 +63,18 @@ _NETWORKS = {
     "dgx-a100": _machine(machines.dgx_a100, "8 A100 on NVSwitch"),
     "dgx-h100": _machine(machines.dgx_h100, "8 H100 on NVSwitch"),
     "dgx-h100-nvls": _machine(
-        partial(machines.dgx_h100, nvls=True), "the same, NVSwitch multicasts and reduces"
+        partial(machines.dgx_h100, nvls=True), "dgx-h100 whose NVSwitch multicasts and reduces"
     ),
     "dgx-b200": _machine(machines.dgx_b200, "8 B200 on NVSwitch"),
     "dgx-b200-nvls": _machine(
-        partial(machines.dgx_b200, nvls=True), "the same, NVSwitch multicasts and reduces"
+        partial(machines.dgx_b200, nvls=True), "dgx-b200 whose NVSwitch multicasts and reduces"
     ),
     "dgx-b300": _machine(
         partial(machines.dgx_b200, nic_bandwidth="100GB/s"), "8 B300 on NVSwitch, NICs of 800 Gb/s"
     ),
     "nvl72": _machine(machines.nvl72, "72 GPUs on one NVLink domain", "racks"),
     "nvl72-nvls": _machine(
-        partial(machines.nvl72, nvls=True), "the same, its switches multicast and reduce", "racks"
+        partial(machines.nvl72, nvls=True), "nvl72 whose switches multicast and reduce", "racks"
     ),
     "gb300-nvl72": _machine(
         partial(machines.nvl72, nic_bandwidth="100GB/s"), "nvl72 with NICs of 800 Gb/s", "racks"
@@ -88,12 +87,12 @@ _NETWORKS = {
     ),
     "dgx-spark-line": _machine(
         partial(machines.dgx_spark, wiring="line"),
-        "the same without the last cable",
+        "DGX Spark in a line of cables",
         count="required",
     ),
     "dgx-spark-mesh": _machine(
         partial(machines.dgx_spark, wiring="mesh"),
-        "two or three DGX Spark, each joined to each",
+        "two or three DGX Spark, all joined by cables",
         count="required",
     ),
     "mi250": _machine(machines.mi250, "16 MI250 dies"),
@@ -105,7 +104,7 @@ _NETWORKS = {
     ),
 }
 
-_ALSO = {  # what else people call them
+_ALSO = {  # other common names
     "fully-connected": "fc",
     "clique": "fc",
     "a100": "dgx-a100",
@@ -137,15 +136,15 @@ _LARGEST = 10**9
 
 @keywords(*Model.__annotations__)
 def parse(spec: str, **model: Unpack[Model]) -> Topology:
-    """The topology with this short name; `specs` lists them all.
+    """Return the topology of a spec; `specs` lists them all.
 
     Args:
         spec: such as ``torus:4x4x4@50GB/s,500ns``; the speed is that of one link (of one port for
             a switch) and may be left out. Machines take the number of boxes, 1 by default.
-        model: `Model`, as for every builder.
+        model: how links, switches and NPUs behave; see `Model`.
 
     Raises:
-        SpecError: names the part that is wrong and what is allowed.
+        SpecError: the spec is wrong; the message names the part and what is allowed.
 
     >>> parse("torus:4x4x4@50GB/s,500ns")
     <tacos.Topology torus: 64 NPUs, 0 switches, 384 links>
@@ -166,7 +165,7 @@ def parse(spec: str, **model: Unpack[Model]) -> Topology:
 
 
 def specs() -> dict[str, str]:
-    """All short names with their sizes, and what each stands for.
+    """Return all specs with the form of their sizes, and a description of each.
 
     >>> specs()["torus:AxBx…"]
     'a grid with wrap-around links'
@@ -181,7 +180,7 @@ class _Factor(NamedTuple):
 
 
 def _factor(text: str) -> _Factor:
-    """What a factor says; a ValueError if it does not have the form of one."""
+    """Parse a factor; raise a ValueError if it is malformed."""
     head, at, speed = text.partition("@")
     head = _WHOLE.get(head.strip().lower().replace("_", "-"), head)
     name, colon, sizes = (part.strip() for part in head.lower().partition(":"))
@@ -196,9 +195,9 @@ def _factor(text: str) -> _Factor:
     if bool(counts) != bool(colon) or not network.fewest <= len(counts) <= network.most:
         raise ValueError(f'"{head.strip()}" does not have the form {name + network.sizes}')
     if max(counts, default=0) > _LARGEST:
-        raise ValueError(f'"{head.strip()}" is too large, a size is at most {_LARGEST:,}')
+        raise ValueError(f'"{head.strip()}" is too large; a size is at most {_LARGEST:,}')
     if at and not network.speed:
-        raise ValueError(f'"@{speed}" is not allowed, {name} has its own bandwidths and latencies')
+        raise ValueError(f'"@{speed}" is not allowed: {name} has its own bandwidths and latencies')
     parts = speed.split(",") if at else []
     if len(parts) > 2:
         raise ValueError(f'"@{speed}" is not @BANDWIDTH or @BANDWIDTH,LATENCY')
@@ -209,29 +208,29 @@ def _build(factor: _Factor, model: Model) -> Topology:
     return _NETWORKS[factor.name].build(*factor.counts, **factor.speed, **model)
 
 
-# --- what may have been meant --------------------------------------------------------------------
+# --- suggestions ---------------------------------------------------------------------------------
 
 _TIMES = re.compile(r"(?<=[0-9])\s*[*×]\s*(?=[0-9])")  # as in torus:4*4
 _NAME_AND_SIZES = re.compile(r"(.*?)[\s:=]*([0-9]+(?:[x×,][0-9]+)*)?", re.DOTALL)
 
 
 def _advice(spec: str) -> str:
-    """What to write instead; else all names, if it is the name that is wrong."""
+    """Suggest what to write instead, or list all names if the name is wrong."""
     meant = "*".join(_meant(factor.strip()) for factor in _TIMES.sub("x", spec).split("*"))
     if meant != spec and all(_is_one(factor) for factor in meant.split("*")):
         return f", did you mean {meant}?"
     names = [factor.partition("@")[0].partition(":")[0] for factor in spec.lower().split("*")]
     known = all(name.strip().replace("_", "-") in _NETWORKS for name in names)
-    return "" if known else f"; known are {', '.join(_NETWORKS)} and files such as net.yaml"
+    return "" if known else f"; use one of {', '.join(_NETWORKS)}, or a file such as net.yaml"
 
 
 def _meant(text: str) -> str:
-    """The nearest factor that we know: ``torus:4x4`` for ``tours 4,4``; itself if it is one."""
+    """Return the nearest known factor: ``torus:4x4`` for ``tours 4,4``; a known factor is returned unchanged."""
     head, at, speed = text.partition("@")
     if not head or _is_one(text):
         return text
     found = _NAME_AND_SIZES.fullmatch(head.lower())
-    assert found  # whatever the text is, both parts may be empty
+    assert found  # matches any text: both parts may be empty
     ways = [(found[1], found[2] or ""), (head.lower(), "")]  # a name may end with a number
     guesses = [(nearest(name, _NETWORKS), name, sizes) for name, sizes in ways]
     near = [(_alike(name, close), close, sizes) for close, name, sizes in guesses if close]

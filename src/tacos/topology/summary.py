@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["LinkClass", "Range", "Summary", "describe"]
 
 _SAMPLES = 256
-_STEPS = 10**8  # a second's worth of walking over nodes and links
+_STEPS = 10**8  # nodes and links visited per second (measured)
 
 
 class Range(TypedDict):
@@ -36,7 +36,7 @@ class LinkClass(TypedDict):
 
 
 class Summary(TypedDict):
-    """What `describe` finds; plain values that can go into JSON."""
+    """The result of `describe`, in plain values for JSON."""
 
     family: str
     npus: int
@@ -57,10 +57,10 @@ class Summary(TypedDict):
 
 
 def describe(topology: Network) -> Summary:
-    """Counts, degrees, diameter, bandwidths and classes of links; ranges are over the NPUs.
+    """Summarize a topology: counts, degrees, diameter, bandwidths and classes of links. Ranges are over the NPUs.
 
-    The diameter counts links, those through switches too. In a network that is not symmetric it is
-    seen from at most 256 NPUs, fewer where it is huge, and `diameter_sampled` says when these are not all.
+    The diameter counts links, including those through switches. In a network that is not symmetric it is measured
+    from at most 256 NPUs (fewer in huge networks); `diameter_sampled` tells whether some were left out.
 
     >>> from tacos.topology import dgx_h100
     >>> summary = describe(dgx_h100(2))
@@ -96,7 +96,7 @@ def describe(topology: Network) -> Summary:
 
 
 def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64]) -> Range:
-    """Smallest, largest and total amount that the links bring to the NPUs at these ends."""
+    """Return the smallest, largest and total amount over the NPUs, where each link adds its amount to the NPU at its end."""
     per_node = np.zeros(topology.nodes, np.int64)
     np.add.at(per_node, ends, amount)
     per_npu = per_node[: topology.npus]
@@ -105,7 +105,7 @@ def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64
 
 
 def _link_classes(topology: Topology) -> list[LinkClass]:
-    """The classes, fastest first."""
+    """Return the classes of links, fastest first."""
     speeds = np.stack([topology.link_bandwidth_Bps, -topology.link_latency_ps])
     classes, counts = np.unique(speeds, axis=1, return_counts=True)
     return [

@@ -45,6 +45,9 @@ _BASES = (200_000_000, 300_000_000, 400_000_000)
 """Tags of messages between stages, of parts of tensors, and of keys and values begin here: algorithms number their messages
 from 0 on, and ASTRA-sim counts tags modulo 500,000,000."""
 
+_USUAL_FILES = 1000
+"""As many files a process may have open on most machines, less a few of its own."""
+
 
 @dataclass(frozen=True)
 class AstraJob:
@@ -174,7 +177,7 @@ def _algorithm(step: Step, family: str, comm: int, size: int) -> tuple[ProgramNo
 
 
 def _whole(w: Workload) -> NDArray[np.int64]:
-    """Durations in whole microseconds; a rank's computations together last as long as before."""
+    """Round durations to whole microseconds; the total of a rank's computations is preserved."""
     found = np.zeros(len(w.rank), np.int64)
     rows = np.flatnonzero(w.kind == COMP)
     until = np.cumsum(w.duration_ps[rows])
@@ -261,6 +264,11 @@ def export(step: Step, prefix: str | os.PathLike[str]) -> list[str]:
         raise ValueError("a step of a search cannot be exported: predict it again with step()")
     network, said = described(step.folded.topology)
     job = AstraJob.of(step)
+    opened = job.workload.npus + int(np.count_nonzero(job.workload.kind == COLL))
+    if opened > _USUAL_FILES:
+        said.append(
+            f"ASTRA-sim keeps a file open for each rank and for each collective of each rank: run it after ulimit -n {opened + 100}"
+        )
     where = chakra.prefix_of(prefix)
     chakra.write_workload(job.workload, where, job.files(str(where.absolute()), network))
     return said

@@ -64,7 +64,7 @@ def transformer(*, name: str = "transformer", **shape: Any) -> Transformer:
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, **others: Any) -> Transformer:
-    """A GPT of Megatron-LM's experiments, unless `others` say otherwise."""
+    """Return a GPT as in Megatron-LM's experiments; `others` overrides its fields."""
     shape = {"ffn": 4 * hidden, "vocabulary": 51200, "sequence": 2048} | others
     return Transformer(name=name, layers=layers, hidden=hidden, heads=heads, **shape)
 

@@ -99,7 +99,7 @@ class Communication:
     def _pair_costs(
         self, sources: NDArray[np.int32], targets: NDArray[np.int32]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds before the first byte of each message arrives, and bytes per second from then on."""
+        """Return the seconds until the first byte of each message arrives, and the bytes per second from then on."""
         topology, label = self.topology, self.network.label
         table = routes(topology, pairs=(sources, targets))
         load = np.maximum(np.bincount(table.links, minlength=topology.links), 1)
@@ -197,14 +197,14 @@ class Family:
         return build(self.topology, size, group=self.first.tolist()).parts[0]
 
     def nccl(self, kind: str, size: int) -> float:
-        """Seconds that stock NCCL takes."""
+        """Return the seconds that stock NCCL takes."""
         group = self.group.of(self._part(kind, size))
         best = choose(group).candidates[0]
         how = "pairs" if best.algorithm == "direct" else "ring"
         return LAUNCH_S + best.steps_s + best.bytes_s * self._share(how)
 
     def _share(self, how: str) -> float:
-        """How much longer the bytes take because other groups use the same links."""
+        """Return the slowdown caused by other groups on the same links."""
         if how not in self._shares:
             load = self._load(how)
             used = load > 0
@@ -219,7 +219,7 @@ class Family:
         return self._shares[how]
 
     def _load(self, how: str, *, alone: bool = False) -> NDArray[np.float64]:
-        """The share of a group's bytes that each link carries, added up over all groups or for the first alone."""
+        """Return the share of a group's bytes on each link, summed over all groups, or for the first group alone."""
         key = f"{how}{alone}"
         if key not in self._loads:
             groups = self.first[None] if alone else self.groups
@@ -241,18 +241,18 @@ class Family:
         return self._loads[key]
 
     def synthesized(self, kind: str, size: int, engine: str) -> float:
-        """Seconds that a synthesized algorithm takes on the links that are left to one group."""
+        """Return the seconds that a synthesized algorithm takes on one group's share of the links."""
         return LAUNCH_S + _synthesized_s(self._own(), kind, size, engine)
 
     def algorithm(self, kind: str, size: int) -> tuple[ProgramNodes, Collective]:
-        """The nodes of the algorithm that each group uses: the one that was asked for, or NCCL's where that is faster."""
+        """Return the nodes of each group's algorithm: the requested one, or NCCL's if that is faster."""
         used = self._used(kind, size)
         if isinstance(used, str):
             return _sized(self._own(), kind, size, used)
         return program_nodes(lower(used), size=size, topology=used.topology)
 
     def schedule(self, kind: str, size: int) -> Schedule:
-        """The schedule behind the algorithm that each group uses; one of a synthesized algorithm may be for a size near this one."""
+        """Return the schedule of each group's algorithm; a synthesized one may be for a nearby size."""
         used = self._used(kind, size)
         return (
             used
@@ -261,7 +261,7 @@ class Family:
         )
 
     def _used(self, kind: str, size: int) -> Schedule | str:
-        """The tuned schedule that each group uses, or the engine that makes one."""
+        """Return the tuned schedule that each group uses, or the engine that synthesizes one."""
         engine, plans = self.costs.collectives, self.costs.plans
         if plans is not None:
             tuned = self._plan(kind, size, plans)
@@ -275,7 +275,7 @@ class Family:
         return engine
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
-        """Seconds that the tuned algorithm for the group takes; None where there is none."""
+        """Return the seconds that the group's tuned algorithm takes; None if there is none."""
         schedule = self._plan(kind, size, plans)
         if schedule is None:
             return None
@@ -285,7 +285,7 @@ class Family:
         return LAUNCH_S + time_s * self._share("ring")
 
     def _plan(self, kind: str, size: int, plans: Plans) -> Schedule | None:
-        """The tuned algorithm for the group, on the whole network or on the group's part of it."""
+        """Return the tuned algorithm for the group, on the whole network or on the group's part of it."""
         members = self.first.tolist()
         networks = [(fingerprint(self.topology), members)]
         with suppress(ValueError):  # a part that is not connected has none
@@ -299,7 +299,7 @@ class Family:
         return None
 
     def _own(self) -> Topology:
-        """The network of the first group: its NPUs, and of each link what other groups leave.
+        """Return the network of the first group: its NPUs, and each link's bandwidth that other groups leave.
 
         Links carry what NCCL's channels reach on them, and a message takes at least as long to start as with NCCL's Simple protocol.
         """
@@ -318,12 +318,12 @@ class Family:
 
 @lru_cache(maxsize=256)
 def _synthesized(network: Topology, kind: str, size: int, engine: str) -> Schedule:
-    """A schedule for a group; groups of other families, and of other networks, are often connected alike."""
+    """Return a schedule for a group, reused where groups of other families or networks are connected in the same way."""
     return synthesize(network, KINDS[kind](network, size), engine=engine, effort="fast", seed=0)
 
 
 def _near(size: int, engine: str) -> int:
-    """The size for which the algorithm is synthesized that serves `size`: finding one takes longer than running it."""
+    """Round `size` to one for which an algorithm is synthesized, since synthesis is slow."""
     if engine == "nccl":
         return size
     step = 4 if engine == "auto" else 2
@@ -331,7 +331,7 @@ def _near(size: int, engine: str) -> int:
 
 
 def _sized(network: Topology, kind: str, size: int, engine: str) -> tuple[ProgramNodes, Collective]:
-    """The nodes of a synthesized algorithm for a size."""
+    """Return the nodes of a synthesized algorithm for a size."""
     schedule = _synthesized(network, kind, _near(size, engine), engine)
     try:
         return program_nodes(lower(schedule), size=size, topology=network)
@@ -341,7 +341,7 @@ def _sized(network: Topology, kind: str, size: int, engine: str) -> tuple[Progra
 
 @lru_cache(maxsize=1 << 16)
 def _synthesized_s(network: Topology, kind: str, size: int, engine: str) -> float:
-    """How long a synthesized algorithm takes when it is executed, in seconds."""
+    """Return how long a synthesized algorithm takes when it is executed, in seconds."""
     schedule = _synthesized(network, kind, _near(size, engine), engine)
     found = None
     with suppress(ValueError):  # some chunks would be empty
@@ -353,7 +353,7 @@ def _synthesized_s(network: Topology, kind: str, size: int, engine: str) -> floa
 
 
 def _relayed(topology: Topology, members: list[int]) -> Topology:
-    """The network of NPUs that are not connected among themselves: a link stands for a path through others.
+    """Return a network for NPUs that are not connected directly: a link stands for a path through others.
 
     There is one for each path that passes no further member, and paths share the links that they have in common.
     """
@@ -386,7 +386,7 @@ def _reached(
     efficiency: float,
     shared: NDArray[np.float64],
 ) -> Topology:
-    """The network with the bandwidths that NCCL's channels reach, and the latencies of its Simple protocol."""
+    """Return the network with the bandwidths that NCCL's channels reach, and the latencies of its Simple protocol."""
     share = np.where(inside, efficiency, p.NIC_EFFICIENCY) / shared
     leaves = topology.link_src < topology.npus
     least = np.where(inside, p.BOX_HOP_US["ring"][2], p.NET_HOP_US["ring"][2]) * 1e6

@@ -70,7 +70,7 @@ class _Sum:
     def product(
         self, m: float, n: float, k: float, *, dtype: str = "", count: float = 1.0
     ) -> float:
-        """A linear layer: m tokens, n outputs, k inputs. Return its forward time."""
+        """Add a linear layer of m tokens, n outputs and k inputs; return its forward time."""
         chosen = dtype or self.dtype
         forward = self.device.gemm_s(m, n, k, chosen, count)
         self.forward += forward
@@ -163,7 +163,7 @@ def layer_times(
 def _attention(
     total: _Sum, model: Transformer, parallel: Parallelism, software: Software, tokens: float
 ) -> tuple[float, float, float]:
-    """Time forward of attention itself, of the products before it, and of the one after it."""
+    """Return the forward times of attention itself, of the projections before it, and of the one after it."""
     tp, device = parallel.tp, total.device
     heads = model.heads / tp
     if (latent := model.latent) is None:
@@ -272,5 +272,5 @@ def optimizer_s(parameters: float, device: Device) -> float:
 
 
 def _wide(device: Device) -> str:
-    """The 16-bit type of a device, in which it computes what 8 bits are too few for."""
+    """Return the device's 16-bit type, for computations that 8 bits are too few for."""
     return "bf16" if "bf16" in device.peak else "fp16"

@@ -313,7 +313,7 @@ class _Products:
         return found
 
     def error(self, fill: float, depth: float) -> float:
-        """The sum of the logarithms of errors."""
+        """Return the sum of the logarithms of errors."""
         rates = self.rates(fill, depth)
         rate = np.array([rates[dtype] for dtype in self.dtype])
         work = 2.0 * (self.m * self.n + fill) * (self.k + depth)
@@ -340,7 +340,7 @@ def _around(grid: NDArray[np.float64], at: float) -> NDArray[np.float64]:
 
 
 def _attention(rows: list[dict[str, Any]], device: Device) -> dict[str, Any]:
-    """Shares of the 16-bit peak that attention reaches; nothing where it was not measured."""
+    """Return the shares of the 16-bit peak that attention reaches; nothing if it was not measured."""
     peak = device.peak.get("bf16") or device.peak.get("fp16")
     if peak is None:
         return {}
@@ -373,7 +373,7 @@ def _attention(rows: list[dict[str, Any]], device: Device) -> dict[str, Any]:
 
 
 def _known(name: str, memory: int) -> Device | None:
-    """The device with a data sheet that torch's name means."""
+    """Return the known device for a name that torch reports."""
     text = name.lower()
     if any(word in text for word in ("pcie", "nvl", "h100l")):
         return None  # other peaks than the modules of DGX boxes

@@ -143,7 +143,7 @@ class _Job:
         return start[: len(self.workload.rank)], end[: len(self.workload.rank)]
 
     def _base(self) -> dict[str, NDArray[Any]]:
-        """The workload's own nodes; a collective is a pause that ends with its program."""
+        """Return the workload's own nodes, with each collective as a pause that ends when its program does."""
         w = self.workload
         kind = np.full(len(w.rank), _PAUSES)
         for theirs, ours in ((SEND, _SENDS), (RECV, _RECEIVES), (COMP, _COMPUTES)):
@@ -169,7 +169,7 @@ class _Job:
         return {"rank": w.rank, "kind": kind, "duration_ps": duration, "message": message}
 
     def _instances(self) -> list[NDArray[np.int64]]:
-        """The nodes of each collective, one per member of its group: the n-th of a group belong together."""
+        """Return the nodes of each collective, one per member of its group; the n-th nodes of all members belong together."""
         w = self.workload
         rows = np.flatnonzero(w.kind == COLL)
         if not len(rows):
@@ -231,7 +231,7 @@ class _Job:
         self.bytes.append(one.bytes)
 
     def _algorithm(self, family: str, comm: int, size: int) -> _Algorithm:
-        """The program of a collective, which all groups of a family use."""
+        """Return the program of a collective, which all groups of a family use."""
         key = family, comm, size
         if key not in self.algorithms:
             table, kind = self.tables[family], _COMM_NAMES[comm]

@@ -68,7 +68,7 @@ class Folded:
     # Replicas.
 
     def replicate(self, kind: str, stage: int, share: float, size: float) -> float:
-        """Seconds of a collective between replicas over a share of a stage's parameters, `size` bytes each."""
+        """Return the seconds of a collective between replicas over a share of a stage's parameters, `size` bytes each."""
         parts = self._parts[stage]
         seconds = self.dp.seconds(kind, share * parts.dense * size)
         if parts.experts:
@@ -76,7 +76,7 @@ class Folded:
         return seconds
 
     def sharded_pass(self, times: list[float], gather: float, scatter: float) -> float:
-        """Seconds of a pass whose layers gather their parameters shortly before, and scatter gradients after."""
+        """Return the seconds of a pass whose layers gather their parameters just before they run, and scatter gradients after."""
         # Two streams: layers compute in order; the network gathers ahead and scatters behind.
         ahead = self.parallel.prefetch
         network = compute = 0.0
@@ -210,7 +210,7 @@ class Folded:
             one.wait("dp reduce-scatter", count * last, hidden * count * last / total)
 
     def _sends(self) -> NDArray[np.float64]:
-        """Seconds that a stage's output takes to the next one."""
+        """Return the seconds that a stage's output takes to the next stage."""
         parallel = self.parallel
         shape = (parallel.pp, parallel.vp)
         if parallel.pp == 1:
@@ -229,7 +229,7 @@ class Folded:
         return np.repeat(seconds[:, None], parallel.vp, axis=1)
 
     def _message(self) -> float:
-        """Bytes that an NPU sends to the next stage for one micro-batch."""
+        """Return the bytes that an NPU sends to the next stage for one micro-batch."""
         parallel, model = self.parallel, self.model
         if isinstance(model, Stack):
             return float(2 * parallel.microbatch * model.layer_list[self.starts[1] - 1].activations)
@@ -404,7 +404,7 @@ class Folded:
         sends: NDArray[np.float64],
         waits: float,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Where the time of a stage goes until its gradients are summed, and what it communicates, in seconds.
+        """Return where the time of a stage goes until its gradients are summed, and what it communicates, in seconds.
 
         Args:
             stage: Which one.
@@ -457,7 +457,7 @@ class Folded:
         return own | exposed, total
 
     def _blocked(self, stage: int, sends: NDArray[np.float64]) -> float:
-        """Seconds that a stage waits while it sends."""
+        """Return the seconds that a stage waits for its sends."""
         parallel = self.parallel
         last = parallel.pp * parallel.vp - 1
         sent = 0.0
@@ -471,7 +471,7 @@ class Folded:
         return self.replicate(kind, stage, 1.0, self.software.gradient_bytes)
 
     def _sum_gradients(self, stage: int, times: PipelineTimes, end: float) -> float:
-        """When the gradients of a stage are summed over its replicas."""
+        """Return when the gradients of a stage are summed over its replicas."""
         parallel = self.parallel
         if parallel.zero == 3 or parallel.dp * parallel.cp == 1:
             return end
@@ -499,7 +499,7 @@ class Folded:
         return after + self.software.interference * max(0.0, total - (after - end))
 
     def _tie(self) -> float:
-        """Seconds in which the first and the last stage add up gradients of a shared embedding."""
+        """Return the seconds in which the first and the last stage sum the gradients of a shared embedding."""
         model, parallel = self.model, self.parallel
         if not isinstance(model, Transformer) or not model.tied or parallel.pp == 1:
             return 0.0

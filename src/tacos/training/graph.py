@@ -80,7 +80,7 @@ class _Template:
         return len(self.kind) - 1
 
     def compute(self, name: str, seconds: float) -> int:
-        """A computation after all that the rank has to wait for."""
+        """Add a computation that waits for everything before it on the rank."""
         node = self.add(COMP, name, self.tail, seconds=seconds)
         self.tail = [node]
         return node
@@ -88,7 +88,7 @@ class _Template:
     def exchange(
         self, kind: str, family: str, size: float, members: int, waits: list[int]
     ) -> list[int]:
-        """A collective; nothing where the group has one member. The size is that of the whole buffer."""
+        """Add a collective, unless the group has one member. `size` is that of the whole buffer."""
         if members < 2 or size <= 0:
             return []
         part = size / members if kind == "all_gather" else size
@@ -249,7 +249,7 @@ class _Stage:
         out.tail += beside
 
     def _gathered(self, name: str, size: float, seconds: float, pieces: int) -> list[int]:
-        """A gather and the product that follows; return what a second gather may wait for.
+        """Add a gather and the product that follows; return the node that a second gather may wait for.
 
         With pieces, parts go round the group, and the product with a part runs while the next one comes.
         """
@@ -291,7 +291,7 @@ class _Stage:
         out.tail = done
 
     def _turn(self, name: str, size: float, waits: list[int]) -> list[int]:
-        """A part goes to the next rank of the tensor-parallel group, and one comes from the last."""
+        """Add a send to the next rank of the tensor-parallel group and a receive from the previous one."""
         self.out.add(SEND, name, waits, size=size, family="tp next")
         return [self.out.add(RECV, name, waits, size=size, family="tp last")]
 
@@ -359,7 +359,7 @@ class _Stage:
     # Parameters and gradients.
 
     def _replicated(self, kind: str, each: float, waits: list[int], layers: int = 1) -> list[int]:
-        """A collective between replicas over the parameters of layers, `each` bytes per parameter."""
+        """Add a collective between replicas over the parameters of layers, `each` bytes per parameter."""
         each *= layers
         parallel, out = self.parallel, self.out
         replicas = parallel.dp * parallel.cp
@@ -512,7 +512,7 @@ def _disturb(
 def _numbered(
     tables: dict[str, NDArray[np.int32]], npus: int
 ) -> tuple[dict[str, NDArray[np.int64]], dict[int, list[int]]]:
-    """The group of each rank in each family; groups with the same members share a number."""
+    """Return the group of each rank in each family; groups with the same members share a number."""
     known: dict[tuple[int, ...], int] = {}
     number = {}
     for family, table in tables.items():
@@ -528,7 +528,7 @@ def _numbered(
 def _peers(
     line: NDArray[np.int32], ring: NDArray[np.int32], tensor: NDArray[np.int32], npus: int
 ) -> dict[str, NDArray[np.int64]]:
-    """The rank before and after each one in its pipeline, in its ring of sequence parts, and among those that share tensors."""
+    """Return each rank's neighbours in its pipeline, its context-parallel ring and its tensor-parallel group."""
     found = {}
     for name, table, shift in (
         ("before", line, 1),

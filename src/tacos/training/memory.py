@@ -137,7 +137,7 @@ def parameters_of(model: Model, parallel: Parallelism, stage: int) -> StageParam
 
 
 def _routed(model: Transformer) -> float:
-    """Parameters of all routed experts of a layer."""
+    """Return the number of parameters of all routed experts of a layer."""
     return 0.0 if model.experts is None else float(model.experts.count * model.expert_parameters)
 
 

@@ -74,7 +74,7 @@ class Work:
         self._layers: dict[bool, tuple[LayerTimes, Pass, Pass]] = {}
 
     def layer(self, number: int) -> tuple[LayerTimes, Pass, Pass]:
-        """Times of a layer, and its forward and backward pass with tensor, context and expert parallelism."""
+        """Return the times of a layer, and its forward and backward pass with tensor, context and expert parallelism."""
         model, parallel = self.model, self.parallel
         if isinstance(model, Stack):
             times = stack_times(
@@ -156,18 +156,18 @@ class Work:
             into.operators += 2 * _COLLECTIVE_OPERATORS
 
     def _hidden(self, seconds: float, product: float) -> float:
-        """How much of a collective a product hides that is cut into as many pieces as there are NPUs."""
+        """Return how much of a collective is hidden behind a product that is cut into one piece per NPU."""
         if not self.parallel.overlap_tensor or seconds <= 0:
             return 0.0
         pieces = self.parallel.tp
         return self.free(min(seconds, product) * (1 - 1 / pieces))
 
     def free(self, hidden: float) -> float:
-        """How much shorter a pass is with so many seconds of communication hidden."""
+        """Return how much shorter a pass is if `seconds` of communication are hidden."""
         return hidden * (1 - self.software.interference)
 
     def chunk(self, stage: int, chunk: int) -> Chunk:
-        """The passes of a chunk, and the time of each of its layers forward and backward."""
+        """Return the passes of a chunk, and the time of each of its layers forward and backward."""
         place = chunk * self.parallel.pp + stage
         ahead, back = Pass(), Pass()
         forward: list[float] = []
@@ -196,7 +196,7 @@ class Work:
         return ahead, back, forward, backward
 
     def _alike(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Runs of equal layers: the first one's number, and how many there are."""
+        """Return runs of equal layers as (first layer, number of layers)."""
         model = self.model
         if isinstance(model, Stack):
             return [(number, 1) for number in range(begin, end)]
@@ -205,7 +205,7 @@ class Work:
         return [(first, count) for first, count in runs if count]
 
     def _outer(self, times: LayerTimes, *, first: bool) -> tuple[Pass, Pass]:
-        """Passes of the embedding or the output layer."""
+        """Return the passes of the embedding or the output layer."""
         model, parallel = self.model, self.parallel
         assert isinstance(model, Transformer)
         ahead = Pass(times.forward, 0.0, times.operators)

@@ -226,7 +226,7 @@ class _Task(NamedTuple):
 
 
 def _predict(task: _Task) -> Step | str:
-    """The step of a parallelism, or why it does not fit into memory."""
+    """Return the step of a parallelism, or why it does not fit into memory."""
     try:
         # Thousands of steps with all their passes would take gigabytes.
         one = step(task.model, task.parallel, task.topology, **task.how)
@@ -244,7 +244,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _tensor(model: Model, topology: Topology) -> list[int]:
-    """Degrees within a box; anything up to 64 where there are no boxes."""
+    """Return the possible degrees: those that fit into a box, or up to 64 if there are no boxes."""
     if not isinstance(model, Transformer):
         return [1]
     box = int(np.bincount(network_of(topology).label[: topology.npus]).max())

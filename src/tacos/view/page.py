@@ -46,7 +46,7 @@ _GROWING = {
 }  # fmt: skip
 """Columns whose differences are small, and compress better."""
 _LEVEL = 5
-_RULES: dict[Rule, str] = {"dependencies": "first come, first served", "shared": "links shared"}
+_RULES: dict[Rule, str] = {"first-come": "first come, first served", "shared": "links shared"}
 """What the views of executed schedules are called; links that keep the order give the schedule's own times."""
 _RULED = 20_000
 """Transfers beyond which a page does not show a schedule under other rules."""
@@ -199,7 +199,7 @@ def add_rules(
     if any(one is None for one in times) or any(s.transfers > _RULED for s in schedules):
         return
     for rule, title in _RULES.items():
-        took = [one[f"executed_{rule}_s"] for one in times]
+        took = [one[f"executed_{rule.replace('-', '_')}_s"] for one in times]
         if all(abs(t - s.time_s) < 1e-12 for t, s in zip(took, schedules, strict=True)):
             continue
         found = []
@@ -235,7 +235,7 @@ def write_page(
     other: Schedule | None = None,
     **options: Any,
 ) -> None:
-    """Write the viewer's page to a file, whole or not at all; the options are those of `page`.
+    """Write the viewer's page to a file, atomically; the options are those of `page`.
 
     >>> import tacos, tempfile, pathlib
     >>> topo = tacos.topology.ring(4)

@@ -99,7 +99,7 @@ def step_page(
 
 
 def write_step_page(path: str | os.PathLike[str], step: Step, **options: Any) -> None:
-    """Write the page of a training step to a file, whole or not at all; the options are those of `step_page`.
+    """Write the page of a training step to a file, atomically; the options are those of `step_page`.
 
     >>> import tacos, tempfile, pathlib
     >>> from tacos import training

@@ -38,7 +38,7 @@ TYPES = {
     "rrs": "recv_reduce_forward",
     "rrcs": "recv_reduce_send",
 }
-"""The types of steps in a file, and what programs call them."""
+"""The types of steps in a file, and their names in programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Dialect:
     """One family of executors.
 
     Attributes:
-        collectives: What it calls the collectives it knows.
-        threadblocks: How many one GPU can run.
-        unlimited: The value of ``maxBytes`` that stands for no limit.
+        collectives: Its names of the collectives that it knows.
+        threadblocks: Largest number of threadblocks of a GPU.
+        unlimited: The value of ``maxBytes`` that means no limit.
     """
 
     collectives: dict[str, str]
@@ -64,7 +64,7 @@ _COMMON = {
     "all_to_all": "alltoall",
 }
 DIALECTS = {
-    # Without maxBytes, the first executor silently leaves more than 128 MiB to NCCL.
+    # Without maxBytes, this executor silently leaves buffers above 128 MiB to NCCL.
     "msccl": Dialect(_COMMON | {"reduce_scatter": "reduce_scatter"}, 216, 1 << 40),
     "azure": Dialect(
         _COMMON | {"reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter"},
@@ -80,16 +80,16 @@ LAST_AWAITED = 127  # depid is a signed byte
 LAST_OFFSET = 2**15 - 1
 LONGEST_NAME = 63
 IN_FLIGHT = {"Simple": 2, "LL": 8, "LL128": 8}
-"""Messages that a connection takes before they are received, by protocol."""
+"""Messages that a connection can hold before they are received, by protocol."""
 
 SENDS = np.array(["send" in op or op.endswith("forward") for op in STEP_OPS])
 RECEIVES = np.array(["recv" in op for op in STEP_OPS])
 
 
 def exceeded(program: Program, dialect: str | None = None) -> list[str]:
-    """What of a program is too much for the executors of a dialect, one sentence each.
+    """Return the limits of a dialect's executors that a program exceeds, one sentence each.
 
-    The program is judged as it stands; writing one may split or merge its steps before. Default: the dialect of the file
+    The program is judged as it is; writing it may split or merge its steps first. The default dialect is that of the file
     that it was read from, or ``"msccl"``.
 
     >>> import tacos
@@ -106,7 +106,7 @@ def exceeded(program: Program, dialect: str | None = None) -> list[str]:
 
 
 def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
-    """What of a program is too large or too many, one sentence each."""
+    """Yield the limits that a program exceeds, one sentence each."""
 
     def where(threads: NDArray[np.bool_] | NDArray[np.intp]) -> str:
         thread = int(np.flatnonzero(threads)[0])
@@ -156,19 +156,19 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
 
 
 def hangs(program: Program, protocol: str) -> str | None:
-    """A sentence about the step that waits forever because a connection holds a limited number of messages.
+    """Return a sentence about the step that waits forever because a connection holds a limited number of messages.
 
-    A program that could never run, however much a connection takes, is wrong in itself and not meant.
+    A program that deadlocks even with unlimited connections is simply wrong, and not reported here.
     """
     if stuck(program, program.steps + 1) >= 0 or (step := stuck(program, IN_FLIGHT[protocol])) < 0:
         return None
     where = program.describe(step).replace("rank", "gpu").replace("thread", "tb")
     return (
-        f"{where} would wait for ever, since a connection of the executors holds "
+        f"{where} would wait forever, since a connection of the executors holds "
         f"{IN_FLIGHT[protocol]} messages"
     )
 
 
 def first_thread(program: Program) -> NDArray[np.intp]:
-    """The first thread of each rank."""
+    """Return the first thread of each rank."""
     return np.searchsorted(program.thread_rank, np.arange(program.ranks))

@@ -1,7 +1,7 @@
 """Reading MSCCL XML: the file's elements become the columns of a program.
 
-Expat calls back per element; a step leaves ten numbers in one array, whatever the size of the file.
-All that concerns several elements is checked on these columns.
+Expat calls back for each element; a step adds ten numbers to one array. Rules that concern several elements are
+checked on these columns.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _USES_SRC = np.array(
 )
 _USES_DST = np.array([op not in {"nop", "send", "recv_reduce_forward"} for op in STEP_OPS])
 _KINDS = {name: kind for d in DIALECTS.values() for kind, name in d.collectives.items()}
-_KINDS["alltoallv"] = "all_to_all"  # the file knows of equal blocks alone
+_KINDS["alltoallv"] = "all_to_all"  # the file can describe equal blocks only
 _LEVELS = ("algo", "gpu", "tb", "step")
 _FIELDS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _COLUMNS = ("type", "srcbuf", "dstbuf", *_FIELDS, "line")
 
 
 class _Numbers(dict[str, int]):
-    """Texts as numbers, each read once; a ValueError where a text is none."""
+    """Numbers by their texts, each parsed once; raises ValueError for a text that is not a number."""
 
     _number = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -57,7 +57,7 @@ class _Numbers(dict[str, int]):
 
 
 class _Elements:
-    """Takes in the elements of one file."""
+    """Collects the elements of one file."""
 
     def __init__(self, path: Location) -> None:
         self.path = path
@@ -74,7 +74,10 @@ class _Elements:
         with about(self.path):
             xml_events.parse(bytes_of(self.path), self.start, self.end)
         if len(self.gpus) != self.ngpus:
-            self.fail(f"there are {len(self.gpus)} gpu elements, but ngpus is {self.ngpus}", "")
+            self.fail(
+                f"there are {len(self.gpus)} gpu elements; ngpus is {self.ngpus}, so there must be {self.ngpus}",
+                "",
+            )
 
     def fail(self, what: str, where: str | None = None) -> NoReturn:
         where = f"line {self.line}: " if where is None else where
@@ -87,11 +90,11 @@ class _Elements:
         else:
             level = len(self.open)
             if name == "copy" and self.open == ["algo", "gpu"]:
-                pass  # TACCL's note that an input is where the output wants it; executors skip it
+                pass  # TACCL's note that an input is already in place; executors skip it
             elif level >= len(_LEVELS) or name != _LEVELS[level]:
                 place = f"inside {self.open[-1]}" if self.open else "as the root"
                 wanted = f"; it must be {_LEVELS[level]}" if level < len(_LEVELS) else ""
-                self.fail(f"the element {name} {place}{wanted}")
+                self.fail(f"unexpected element {name} {place}{wanted}")
             else:
                 {"algo": self.algo_element, "gpu": self.gpu_element, "tb": self.tb_element}[name](
                     fields
@@ -106,13 +109,15 @@ class _Elements:
     def whole(
         self, element: str, fields: dict[str, str], name: str, low: int, high: int = 2**31 - 1
     ) -> int:
-        """A field's number; one sentence if it is missing or out of range."""
+        """Return a field's number; raise an error if it is missing or out of range."""
         try:
             value = self.number[fields[name]]
         except KeyError:
             self.fail(f'the {element} has no field "{name}"')
         except ValueError:
-            self.fail(f'the {element}\'s field {name} is "{fields[name][:40]}", not a number')
+            self.fail(
+                f'the {element}\'s field {name} is "{fields[name][:40]}"; it must be a number'
+            )
         if not low <= value <= high:
             self.fail(f"the {element}'s field {name} is {value}; it must be {low} to {high}")
         return value
@@ -132,7 +137,9 @@ class _Elements:
         self.nchannels = self.whole("algo", fields, "nchannels", 1)
         self.proto = self.algo_word("proto", PROTOCOLS)
         if fields.get("coll") in ("custom", "send", "recv"):
-            self.fail(f"the collective {fields['coll']} does not say who must end with what")
+            self.fail(
+                f"the algo's field coll is {fields['coll']}, which does not define a result; use one of {', '.join(_KINDS)}"
+            )
         self.coll = self.algo_word("coll", _KINDS)
         flags = [
             self.whole("algo", fields, name, 0, 1) if name in fields else 0
@@ -143,12 +150,12 @@ class _Elements:
         self.in_place, self.out_of_place = bool(flags[0]), bool(flags[1]) or not flags[0]
         for name in ("minBytes", "maxBytes"):
             if name in fields and not re.fullmatch(r"[0-9]{1,19}", fields[name], re.ASCII):
-                self.fail(f'the algo\'s field {name} is "{fields[name][:40]}", not a number')
+                self.fail(f'the algo\'s field {name} is "{fields[name][:40]}"; it must be a number')
 
     def gpu_element(self, fields: dict[str, str]) -> None:
         self.ordered("gpu", fields, "id", len(self.gpus))
         if len(self.gpus) == self.ngpus:
-            self.fail(f"a gpu beyond the {self.ngpus} of ngpus")
+            self.fail(f"there are more gpu elements than ngpus, which is {self.ngpus}")
         chunks = [
             self.whole("gpu", fields, name, 0, LAST_OFFSET + 1)
             for name in ("i_chunks", "o_chunks", "s_chunks")
@@ -160,7 +167,7 @@ class _Elements:
             if not whole and self.nchunks % self.ngpus:
                 self.fail(
                     f"the algo's field nchunksperloop is {self.nchunks}, "
-                    f"{self.coll} needs a multiple of the {self.ngpus} GPUs"
+                    f"but {self.coll} needs a multiple of the {self.ngpus} GPUs"
                 )
             if chunks[index] not in (0, each):
                 self.fail(f"the gpu's field {name} is {chunks[index]}; it must be 0 or {each}")
@@ -175,14 +182,16 @@ class _Elements:
         for name in ("send", "recv"):
             peer = self.whole("tb", fields, name, -1, self.ngpus - 1)
             if peer == gpu:
-                self.fail(f"the tb's field {name} is {peer}, its own gpu")
+                self.fail(
+                    f"the tb's field {name} is {peer}, its own gpu; it must be another gpu or -1"
+                )
             self.tbs.append(peer)
         self.tbs.append(self.whole("tb", fields, "chan", 0, self.nchannels - 1))
         self.tbs.append(self.line)
 
     def ordered(self, element: str, fields: dict[str, str], name: str, expected: int) -> None:
         if (found := self.whole(element, fields, name, 0)) != expected:
-            self.fail(f"the {element}'s field {name} is {found}, expected is {expected}")
+            self.fail(f"the {element}'s field {name} is {found}; it must be {expected}")
 
     def step(self, fields: dict[str, str]) -> None:
         number, steps = self.number, self.steps
@@ -224,9 +233,9 @@ class _Elements:
 def read(path: Location) -> Program:
     """Read an algorithm; provenance keeps its name, protocol, dialect and range of sizes.
 
-    Messages are paired as executors do: the k-th send with the k-th receive on each connection. What
-    has no partner stays without one, for :func:`tacos.verify` to tell. A file that can run both in
-    place and out of place is taken in place if it writes to the input.
+    Messages are paired as executors pair them: the k-th send with the k-th receive on each connection. A
+    message without a partner stays unpaired, and :func:`tacos.verify` reports it. A file that can run both in
+    place and out of place is read as in place if it writes to the input.
 
     Raises:
         FormatError: The file is not an MSCCL algorithm; the message names line, field and value.
@@ -252,12 +261,12 @@ class _Columns:
         self.first_tb = np.searchsorted(self.rank, np.arange(len(self.gpus) + 1))
 
     def refuse(self, wrong: NDArray[np.bool_], field: str, why: str) -> None:
-        """Name the first step that is wrong, if any; ``why`` may quote values of its fields."""
+        """Raise an error for the first wrong step, if any; ``why`` may quote values of its fields."""
         if not wrong.any():
             return
         i = int(np.flatnonzero(wrong)[0])
         values = {name: int(column[i]) for name, column in self.steps.items()}
-        what = f"the field {field} is {values[field]}, {why.format(**values)}"
+        what = f"the field {field} is {values[field]}{why.format(**values)}"
         raise FormatError(
             f"{self.elements.path}: line {values['line']}: {self.describe(i)}: {what}"
         )
@@ -269,12 +278,12 @@ class _Columns:
 
     def program(self) -> Program:
         elements = self.elements
-        # A few digits in a file must not fill the memory; a step has at most 71 chunks of each buffer.
+        # A large number in a small file must not fill the memory; a step uses at most 71 chunks of each buffer.
         chunks, most = int(self.gpus.sum(dtype=np.int64)), (1 << 20) + 300 * len(self.op)
         if chunks > most:
             raise FormatError(
                 f"{elements.path}: the gpus' fields i_chunks, o_chunks and s_chunks add up to {chunks}, "
-                f"with {len(self.op)} steps the limit is {most}"
+                f"but {len(self.op)} steps can use at most {most}"
             )
         self.check_peers()
         dep_begin, dep = self.dependencies()
@@ -334,7 +343,7 @@ class _Columns:
                 line = int(self.steps["line"][i])
                 raise FormatError(
                     f"{self.elements.path}: line {line}: {self.describe(i)}: the type is {kind}, "
-                    f"but the tb's field {word} is -1"
+                    f"but the tb's field {word} is -1; it must name the other gpu"
                 )
             # A connection is one peer, direction and channel.
             talks = np.flatnonzero(peers >= 0)
@@ -354,11 +363,11 @@ class _Columns:
         self, a: NDArray[np.int32], b: NDArray[np.int32], channel: NDArray[np.int32]
     ) -> NDArray[np.int64]:
         count = self.elements.ngpus
-        dense = np.unique(self.channel)  # a file may number channels as it likes
+        dense = np.unique(self.channel)  # channels may have any numbers
         return (a.astype(np.int64) * count + b) * len(dense) + np.searchsorted(dense, channel)
 
     def comes_from(self) -> NDArray[np.int32]:
-        """The k-th send on a connection is for the k-th receive."""
+        """Pair the k-th send of each connection with its k-th receive."""
         owner = self.owner
         numbered = []
         for uses, sources, targets in (
@@ -382,25 +391,27 @@ class _Columns:
 
     def dependencies(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         block, number, hasdep = self.steps["depid"], self.steps["deps"], self.steps["hasdep"]
-        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "it must be 0 or 1")
-        self.refuse(block < -1, "depid", "it must be -1 for none, or one of the gpu's tbs")
+        self.refuse((hasdep < 0) | (hasdep > 1), "hasdep", "; it must be 0 or 1")
+        self.refuse(block < -1, "depid", "; it must be a tb of the gpu, or -1 for none")
         waits = block >= 0
         rank = self.rank[self.owner]
         target = self.first_tb[rank] + block
         outside = waits & (target >= self.first_tb[rank + 1])
-        self.refuse(outside, "depid", "which is not a tb of the gpu")
+        self.refuse(outside, "depid", "; it must be a tb of the gpu, or -1 for none")
         target = np.where(waits, target, 0)
         many = np.diff(self.begin)[target] if len(self.rank) else target
         self.refuse(
-            waits & ((number < 0) | (number >= many)), "deps", "which is not a step of tb {depid}"
+            waits & ((number < 0) | (number >= many)), "deps", "; it must be a step of tb {depid}"
         )
         awaited = (self.begin[target] + number).astype(np.int32)
         own = waits & (awaited == np.arange(len(self.op)))
-        self.refuse(own, "deps", "the step itself")
+        self.refuse(own, "deps", ", the step itself; it must be another step")
         silent = np.zeros(len(self.op), bool)
         silent[awaited[waits]] = True
         self.refuse(
-            silent & (hasdep == 0), "hasdep", "but another step waits for this one for ever"
+            silent & (hasdep == 0),
+            "hasdep",
+            "; it must be 1, since another step waits for this one",
         )
         begin = np.zeros(len(self.op) + 1, np.int64)
         np.cumsum(waits, out=begin[1:])
@@ -425,18 +436,18 @@ class _Columns:
         if traits.unit == "buffer":
             return collectives.named(kind, n, chunks, chunks=chunks, root=self.root(kind))
         if traits.unit == "share":
-            # The pieces beyond nchunksperloop have no bytes, so no rank wants them.
+            # Pieces beyond nchunksperloop have no bytes, so no rank needs them.
             return collectives.named(kind, n, chunks, chunks=-(-chunks // n))
         if chunks % n:
             raise FormatError(
                 f"{elements.path}: the algo's field nchunksperloop is {chunks}, "
-                f"{elements.coll} needs a multiple of the {n} GPUs"
+                f"but {elements.coll} needs a multiple of the {n} GPUs"
             )
         root = self.root(kind) if traits.rooted else None
         return collectives.named(kind, n, chunks, chunks=chunks // n, root=root)
 
     def root(self, kind: str) -> int:
-        """Executors learn the root when called; here it is who never receives, or never sends."""
+        """Return the root: the GPU that never receives, or never sends. Executors get it from the call."""
         elements = self.elements
         if "root" in elements.algo:
             return elements.whole("algo", elements.algo, "root", 0, elements.ngpus - 1)
@@ -449,14 +460,14 @@ class _Columns:
             verb = "sends" if to_root else "receives"
             raise FormatError(
                 f"{elements.path}: {np.count_nonzero(~busy)} GPUs never {verb[:-1]}, "
-                f"so the root of the {elements.coll} is unclear"
+                f"so the root of the {elements.coll} is unclear; add the field root to the algo"
             )
         return int(np.flatnonzero(~busy)[0])
 
     def sides(self, goal: Collective, in_place: bool) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """The buffers and slots that steps read and write; what a type does not use is dropped."""
+        """Return the buffers and slots that steps read and write, without those that a type ignores."""
         moves = self.op != _NOP
-        self.refuse(moves & (self.steps["cnt"] < 1), "cnt", "it must be positive")
+        self.refuse(moves & (self.steps["cnt"] < 1), "cnt", "; it must be positive")
         rank = self.rank[self.owner]
         result = []
         for name, uses in (("src", _USES_SRC), ("dst", _USES_DST)):
@@ -465,11 +476,11 @@ class _Columns:
             there = self.gpus[rank, buffer]
             beyond = (slot < 0) | (slot.astype(np.int64) + self.steps["cnt"] > there)
             self.refuse(
-                used & beyond, f"{name}off", "with cnt {cnt} that is outside of the buffer's chunks"
+                used & beyond, f"{name}off", "; with cnt {cnt}, that is outside of the buffer"
             )
             kind = collectives.kind_of(goal.parts[0])
             if in_place and kind.spreads and kind.rooted:
-                # One memory under two names, of which only the root has both.
+                # The two names stand for the same memory, and only the root has both.
                 root = int(goal.parts[0].root)
                 missing = _BUFFERS["o"] if kind.reduces else _BUFFERS["i"]
                 other = (rank != root) & (buffer == missing)

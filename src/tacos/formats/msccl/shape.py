@@ -1,6 +1,6 @@
 """Shape programs for MSCCL's executors: packed, copied, with nops, in order.
 
-Every function takes a program and gives another one that does the same; columns become columns.
+Every function takes a program and returns an equivalent one; columns become columns.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NOP = STEP_OPS.index("nop")
 _FUSING_CHANNELS = 8
 _SCRATCH, _NONE = 2, 3
 _NO_LOSS = 1.005
-"""Fused steps may make a program this much slower."""
+"""Largest slowdown of a program that is accepted for fused steps."""
 _CHUNK, _LARGEST = 1 << 20, 1 << 50
-"""Bytes of a chunk where a program does not know its size, and the largest size it can know."""
+"""Bytes of a chunk if a program does not know its size, and the largest size that it can know."""
 
 
 def packed(
@@ -53,16 +53,16 @@ def packed(
     instances: int,
     topology: Topology | None,
 ) -> Program:
-    """A program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+    """Return a program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
 
-    `programs` do the same; the first that fits as it is, is the last that is looked at. Without any, the fastest of what
-    fits is taken.
+    `programs` are equivalent programs. The search stops at the first that fits unchanged; if there is none, it returns the
+    fastest that fits after packing.
 
-    Steps that receive and send on save an executor work, but a threadblock that waits to receive does not send. So they
-    are used where the program takes no longer with them, on the topology or else on a fully connected one. Otherwise each
-    connection gets a threadblock for each direction, which keeps the schedule's order. Where too many of these are awaited,
-    some sends no longer keep the order of their port; where they are too many, some threadblocks send to one peer and
-    receive from another.
+    Fused steps, which receive and forward, save an executor work, but a threadblock that waits to receive does not send. So
+    they are used if the program takes no longer with them, on the topology or else on a fully connected one. Otherwise each
+    connection gets a threadblock per direction, which keeps the schedule's order. If too many threadblocks are awaited, some
+    sends no longer keep the order of their port; if there are too many threadblocks, some send to one peer and receive from
+    another.
     """
 
     def fits(shaped: Program) -> bool:
@@ -77,7 +77,7 @@ def packed(
         cut = _cut(program, 1 if instances > 1 else MOST_COUNT)
         keep = partial(keep_order, channels=channels or most, steps=MOST_STEPS, peers=MOST_PEERS)
         whole = partial(keep, cut)
-        # What a program loses that does not fit as it is, depends on the program.
+        # How much a program loses when it is packed depends on the program.
         ways: list[tuple[Callable[[], Program], list[Program]]] = [
             (whole, ordered),
             (partial(keep, cut, awaited=(LAST_AWAITED + 1) // instances), ordered),
@@ -110,24 +110,24 @@ def packed(
         return found[0] if found else unfit[-1]
     network = topologies.fully_connected(found[0].ranks) if topology is None else topology
     times = [_executed(shaped, network) for shaped in found]
-    # Fused ones come first.
+    # Fused programs come first.
     return next(
         shaped for shaped, time in zip(found, times, strict=True) if time <= _NO_LOSS * min(times)
     )
 
 
 def finished(program: Program, instances: int) -> Program:
-    """A packed program as it is written: its copies, one dependency per step, threads that others wait for first."""
+    """Return a packed program in the form that is written: copies, one dependency per step, and threads that others wait for first."""
     return awaited_first(with_nops(copies(program, instances)))
 
 
 def _fused(
     program: Program, channels: int, instances: int, fits: Callable[[Program], bool]
 ) -> Program:
-    """Fewer, larger steps, of which as many as possible receive and send on."""
+    """Pack a program into fewer, larger steps, of which as many as possible receive and forward."""
     program = _cut(program if instances == 1 else _within_units(program), MOST_COUNT)
-    # Fewer channels need fewer threadblocks, joined ones the fewest; without fusing, threadblocks
-    # wait for less.
+    # Fewer channels need fewer threadblocks, and merged threadblocks are the fewest; without fusing,
+    # threadblocks wait less.
     attempts = [min(fusing, channels) for fusing in (_FUSING_CHANNELS, 4, 2, 1)]
     for fusing, few_threads in [*((f, False) for f in [*attempts, 0]), (1, True)]:
         result = pack(
@@ -146,7 +146,7 @@ def _fused(
 
 
 def _executed(program: Program, topology: Topology) -> float:
-    """The executed time, by the slower of the rules for links that are not in the schedule's order."""
+    """Return the slower of the executed times on first-come and on shared links."""
     known = program.size_bytes
     size = known if 0 < known <= _LARGEST else program.collective.size_bytes * _CHUNK
     program = filled(program)
@@ -164,13 +164,13 @@ def _executed(program: Program, topology: Topology) -> float:
             links=none.astype(np.int32),
             position=none,
         )["npu_finish_ps"]
-        for rule in ("dependencies", "shared")
+        for rule in ("first-come", "shared")
     ]
     return max(float(times.max(initial=0)) for times in finished)
 
 
 def copies(program: Program, instances: int) -> Program:
-    """Copies of a program side by side, each with its share of every unit of chunks."""
+    """Return copies of a program side by side, each with its share of every unit of chunks."""
     if instances == 1:
         return program
     program = _within_units(program)
@@ -178,7 +178,7 @@ def copies(program: Program, instances: int) -> Program:
     steps = np.diff(program.thread_begin)
     thread = np.repeat(np.arange(program.threads), instances)
     copy = np.tile(np.arange(instances), program.threads)
-    # All copies of a thread follow each other; a copy of a step is as far behind as its thread.
+    # The copies of a thread are consecutive; a step's copy is offset like its thread's.
     length = steps[thread]
     begin = np.concatenate([[0], np.cumsum(length)])
     step = np.repeat(program.thread_begin[thread] - begin[:-1], length) + np.arange(begin[-1])
@@ -232,10 +232,9 @@ def copies(program: Program, instances: int) -> Program:
 
 
 def with_nops(program: Program) -> Program:
-    """A step with one dependency at most: nops before it take the others.
+    """Give each step at most one dependency; nops before it take the others.
 
-    Executors want a real step after nops to have the last of their dependencies, so one without any
-    repeats it.
+    Executors require that a step after nops has their last dependency, so a step without one repeats it.
     """
     waits, dep = np.diff(program.dep_begin), program.dep
     number = np.arange(program.steps)
@@ -280,7 +279,7 @@ def with_nops(program: Program) -> Program:
 
 
 def awaited_first(program: Program) -> Program:
-    """Threads that others wait for before all others, where depid is too small."""
+    """Move threads that others wait for to the front, since depid is limited."""
     owner = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
     block = np.arange(program.threads) - first_thread(program)[program.thread_rank]
     awaited = np.zeros(program.threads, bool)
@@ -310,13 +309,13 @@ def awaited_first(program: Program) -> Program:
 
 
 def _unit(program: Program) -> int:
-    """How many slots of the input and the output belong together."""
+    """Return the number of input and output slots that belong together."""
     part = program.collective.parts[0]
     return len(program.output_chunks(0)) if kind_of(part).unit == "share" else int(part.chunks)
 
 
 def _within_units(program: Program) -> Program:
-    """The program with steps of one slot each, if some step touches several units."""
+    """Return the program with steps of one slot each, if some step touches several units."""
     unit = _unit(program)
     for buffer, slot in (
         (program.src_buffer, program.src_slot),
@@ -328,7 +327,7 @@ def _within_units(program: Program) -> Program:
 
 
 def _cut(program: Program, most: int) -> Program:
-    """The same program in steps of at most `most` slots; the last piece has the rest."""
+    """Return the program in steps of at most `most` slots; the last piece may be smaller."""
     if not (program.count > most).any():
         return program
     pieces = np.maximum(1, -(-program.count // most))
@@ -338,11 +337,11 @@ def _cut(program: Program, most: int) -> Program:
     piece = np.arange(len(step)) - first[step]
     offset = (piece * most).astype(np.int32)
     came = program.comes_from[step]
-    # Both ends of a message are cut alike.
+    # Both ends of a message are cut in the same way.
     same = np.where(came >= 0, program.count[came] == program.count[step], True)
     if not same.all():
         raise ValueError(
-            f"{program.describe(int(step[~same][0]))} receives another count than is sent"
+            f"{program.describe(int(step[~same][0]))} receives a different count than is sent"
         )
     waits = np.where(piece == 0, np.diff(program.dep_begin)[step], 0)
     dep_begin = np.zeros(len(step) + 1, np.int64)

@@ -40,7 +40,7 @@ _FUSED = [STEP_OPS.index(op) for op in ("recv_send", "recv_reduce_forward", "rec
 _NOP = STEP_OPS.index("nop")
 _LARGEST_SIZE = 2**63 - 1
 _WIDE = 8
-"""A wide window (chosen; for all-reduces of 72 GPUs it is the best power of two)."""
+"""A wide window (chosen: the best power of two for all-reduces of 72 GPUs)."""
 
 
 def write(
@@ -56,14 +56,13 @@ def write(
     max_bytes: Quantity | None = None,
     name: str | None = None,
 ) -> None:
-    """Write an algorithm for MSCCL's executors, whole or not at all.
+    """Write an algorithm for MSCCL's executors, atomically.
 
-    A schedule is lowered first, a program with one-sided steps lifted before. Each connection gets a threadblock for each
-    direction, which keeps the schedule's order. Where that costs no time when the program runs, chunks side by side travel
-    together, and what a GPU receives and sends on becomes one step (``rcs``, ``rrs``, ``rrcs``) on up to eight channels. A
-    program that has such steps already, or was read from an MSCCL file, keeps its threadblocks. What
-    a program does not say (its provenance has the fields of the file it was read from) has the
-    defaults below.
+    A schedule is lowered first; a program with one-sided steps is lifted and lowered. Each connection gets a threadblock
+    per direction, which keeps the schedule's order. If that costs no time when the program runs, neighbouring chunks
+    travel together, and a receive and the send that forwards it become one step (``rcs``, ``rrs``, ``rrcs``) on up to eight
+    channels. A program that already has such steps, or was read from an MSCCL file, keeps its threadblocks. Options that are
+    not given come from the file that a program was read from, or else have the defaults below.
 
     Args:
         obj: One all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce of all NPUs;
@@ -71,9 +70,9 @@ def write(
         path: The file.
         dialect: ``"msccl"`` (default) for microsoft/msccl, ``"azure"`` for Azure's executor and RCCL.
         protocol: ``"Simple"`` (default), ``"LL"`` or ``"LL128"``.
-        channels: The most channels to use, before `instances`.
-        instances: Run that many copies of the algorithm side by side, each on its own channels with
-            its share of every chunk.
+        channels: Largest number of channels of one instance.
+        instances: Number of copies of the algorithm that run side by side, each on its own channels with its
+            share of every chunk.
         in_place: How to lower a schedule; by default out of place.
         min_bytes: The smallest buffer to use the algorithm for; by default any.
         max_bytes: The file's ``maxBytes``, for which executors use buffers below it; by default any.
@@ -128,11 +127,11 @@ def write(
 
 
 def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program]:
-    """The program; of a schedule others, too, which take more memory or time but may fit better.
+    """Yield the program and, for a schedule, other programs that take more memory or time but may fit the limits better.
 
-    A receive into a scratch slot that is used again waits for a send, so that ranks may wait for each other for ever where
-    connections hold few messages. Without windows fewer threadblocks are waited for; where some no longer are, wide windows
-    lose less than narrow ones.
+    A receive into a reused scratch slot waits for a send, so ranks may wait for each other forever if connections hold few
+    messages. Without windows, fewer threadblocks are awaited; if some windows must be dropped, wide windows lose less than
+    narrow ones.
     """
     if isinstance(obj, Schedule):
         yield (first := lower(obj, in_place=bool(in_place)))
@@ -142,7 +141,7 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Iterator[Program
         return
     if in_place is not None and in_place != obj.in_place:
         raise ValueError(f"in_place is {in_place}, but the program was made with {obj.in_place}")
-    if np.isin(obj.op, ONE_SIDED).any():  # the executors have messages alone
+    if np.isin(obj.op, ONE_SIDED).any():  # the executors have messages only
         obj = lower(lift(obj), in_place=obj.in_place)
     yield obj
 
@@ -164,7 +163,7 @@ def _check(path: Location, program: Program, dialect: str, protocol: str) -> Non
         rows = np.stack([program.thread_rank, peers, program.thread_channel])[:, talks]
         if len(np.unique(rows, axis=1).T) < rows.shape[1]:
             raise ValueError("two threads of a rank share a peer and a channel; MSCCL allows one")
-    # The k-th send on a connection is for the k-th receive there.
+    # The k-th send of a connection is paired with its k-th receive.
     receives = np.flatnonzero(RECEIVES[program.op])
     came = program.comes_from[receives]
     sends = np.count_nonzero(SENDS[program.op])
@@ -186,7 +185,7 @@ def _check(path: Location, program: Program, dialect: str, protocol: str) -> Non
 
 
 def _word(name: str, value: str | None, known: str | None, allowed: Iterable[str]) -> str:
-    """The word that was given, else what the program is known to have, else the first."""
+    """Return the given word, else the program's, else the first."""
     words = list(allowed)
     if value is None:
         return known if known in words else words[0]
@@ -204,18 +203,18 @@ def _fields(
     max_bytes: Quantity | None,
     name: str | None,
 ) -> dict[str, Any]:
-    """The fields of the file's first element that do not depend on the steps."""
+    """Return the fields of the file's first element that do not depend on the steps."""
     limits = DIALECTS[dialect]
     parts = program.collective.parts
     kind = parts[0].kind
     if len(parts) > 1 or kind not in limits.collectives:
         what = kind if len(parts) == 1 else "several collectives at once"
         names = ", ".join(limits.collectives)
-        raise ValueError(f"the program is for {what}, the dialect {dialect} has {names}")
+        raise ValueError(f"the program is for {what}, but the dialect {dialect} has {names}")
     group = parts[0].group
     if len(group) != program.ranks or (kind != "all_reduce" and (np.diff(group) != 1).any()):
         raise ValueError(
-            "the program is for a process group, MSCCL files are for all ranks in order"
+            "the program is for a process group, but MSCCL files are for all ranks in order"
         )
     if program.in_place and kind_of(parts[0]).per_pair:
         raise ValueError("the program is an all_to_all in place, which MSCCL files cannot express")
@@ -228,7 +227,7 @@ def _fields(
         )
     smallest = _bytes("min_bytes", min_bytes, program.min_bytes)
     most = program.max_bytes
-    if most > _LARGEST_SIZE:  # how other formats say that there is no limit
+    if most > _LARGEST_SIZE:  # other formats store no limit in this way
         most = 0
     largest = _bytes("max_bytes", max_bytes, most) or limits.unlimited
     if largest and smallest > largest:
@@ -237,7 +236,7 @@ def _fields(
     if dialect == "msccl":
         del places["outofplace"]
     elif program.either_place:
-        places = dict.fromkeys(places, 1)  # the file that was read is for both
+        places = dict.fromkeys(places, 1)  # the file that was read can run both ways
     fields = {
         "name": chosen,
         "proto": _word("protocol", protocol, program.protocol or None, PROTOCOLS),
@@ -299,7 +298,7 @@ def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
 
 
 def _rows(program: Program) -> list[str]:
-    """A line per step. The side that a type does not use repeats the other."""
+    """Return one line per step. A side that the type does not use repeats the other side."""
     buffers, types = (
         np.array(["i", "o", "s", "i"]),
         np.array([_TYPE_OF.get(i, "") for i in range(14)]),

@@ -1,10 +1,9 @@
 """Dividing the steps of a program among threadblocks.
 
-A threadblock runs its steps in the order of their levels, so all threadblocks together wait for each
-other as the program does, never in a circle. Receiving costs a threadblock of MSCCL++ nothing but a
-wait; so a thread that receives joins the one that sends on what it received, or else the one that
-sends to the same peer. What exceeds a threadblock's operations or channels goes on in another, which
-starts when the first is done.
+A threadblock runs its steps in the order of their levels, so threadblocks never wait for each other in a cycle.
+Receiving costs a threadblock of MSCCL++ only a wait. So a thread that receives is merged with the thread that forwards
+what it received, or else with one that sends to the same peer. If a threadblock's operations or channels do not
+suffice, another threadblock continues when the first is done.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ __all__ = ["Block", "Needs", "divide", "group_threads"]
 Needs = tuple[tuple[str, int, int], ...]
 """Kind and number of channels, and numbers of remote buffers (-1: none)."""
 
-# For a pipeline, for taking over from another threadblock and handing on, each after a nop.
+# For a pipeline, for continuing another threadblock and being continued, each after a nop.
 _RESERVED = 5
-_MOST_RESERVED = _RESERVED + 9  # and to shake hands over all channels
+_MOST_RESERVED = _RESERVED + 9  # and for handshakes over all channels
 
 
 @dataclass
 class Block:
-    """A threadblock: its steps in order, and the channels and remote buffers they use."""
+    """A threadblock: its steps in order, and the channels and remote buffers that they use."""
 
     rank: int
     steps: list[int]
-    follows: int | None = None  # the block of its rank whose work it goes on with
+    follows: int | None = None  # the block of its rank that it continues
     channels: dict[str, dict[int, int]] = field(default_factory=lambda: {"memory": {}, "port": {}})
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {"memory": {}, "port": {}})
 
@@ -54,19 +53,19 @@ def divide(
     needs: list[Needs],
     most: int,
 ) -> list[list[Block]]:
-    """The threadblocks of each rank.
+    """Return the threadblocks of each rank.
 
     Args:
-        program: What to divide.
-        order: Its order.
+        program: The program to divide.
+        order: An order of its steps.
         group: For each thread, a thread that it is grouped with.
-        costs: At most how many operations each step becomes.
-        uses: For each step, which of the needs it has.
+        costs: Largest number of operations that each step becomes.
+        uses: Index of each step into `needs`.
         needs: Channels and remote buffers that steps use.
-        most: Threadblocks of a rank.
+        most: Largest number of threadblocks of a rank.
 
     Raises:
-        LimitError: There are not enough.
+        LimitError: There are not enough threadblocks.
     """
     if max(costs, default=0) > MOST_OPS - _MOST_RESERVED:
         where = program.describe(costs.index(max(costs)))
@@ -95,7 +94,7 @@ def divide(
 
 
 def group_threads(program: Program, order: Order) -> NDArray[np.int64]:
-    """For each thread, the thread whose threadblock it should share; its own number if none."""
+    """Return, for each thread, the thread whose threadblock it should share; its own number if there is none."""
     send, recv = program.thread_send_peer.tolist(), program.thread_recv_peer.tolist()
     ranks = program.thread_rank.tolist()
     votes: dict[int, Counter[int]] = {}

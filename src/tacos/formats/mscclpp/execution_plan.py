@@ -1,4 +1,4 @@
-"""The head of an execution plan, and what its executor can hold; the core reads the rest."""
+"""The head of an execution plan, and the executor's limits; the core reads the rest."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tacos._core import (
 )
 
 MOST_OPS = MSCCLPP_MOST_OPS
-"""Operations of a threadblock; a pipeline counts as one and those within it."""
+"""Largest number of operations of a threadblock; a pipeline counts as one plus those within it."""
 MOST_CHANNELS = MSCCLPP_MOST_CHANNELS
-"""Channels, and remote buffers, of each kind of a threadblock."""
+"""Largest number of channels, and of remote buffers, of each kind in a threadblock."""
 MOST_CHANNELS_PER_OP = MSCCLPP_MOST_CHANNELS_PER_OP
 MOST_SEMAPHORES_PER_OP = MSCCLPP_MOST_SEMAPHORES_PER_OP
 ALIGNMENT = 16
@@ -28,7 +28,7 @@ COLLECTIVES = {
     "reduce_scatter": "reducescatter",
     "all_to_all": "alltoall",
 }
-"""Those of which a plan says who must end with what."""
+"""The collectives whose result a plan defines, with their names in plans."""
 
 _Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 _Bytes = Annotated[int, Meta(ge=0)]

@@ -1,9 +1,9 @@
 """From sends and receives to puts: where each message may land.
 
-A put writes into its receiver's memory when the sender likes, so it may go straight to the slot that
-the receiver wants it in only if all that the receiver does with that slot before has happened by
-then. Otherwise the message lands in scratch of its own, from where the receiver copies or reduces
-it. Like a buffered send, that never waits, so a program without deadlocks stays without.
+A put writes into its receiver's memory at any time. So it may write directly to the receiver's destination slot only if
+the receiver has finished all earlier accesses of that slot by then. Otherwise the message lands in separate scratch
+memory, from which the receiver copies or reduces it. Like a buffered send, that never waits, so a program that cannot
+deadlock stays that way.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PUTS = np.array([op == "put" for op in STEP_OPS])
 
 @dataclass(frozen=True)
 class Order:
-    """Where and when each step runs.
+    """The thread, rank and level of each step.
 
     Attributes:
         thread: Thread of each step.
         rank: Rank of each step.
         level: Level of each step; steps wait only for steps of smaller levels.
-        receiver: The step that receives, for each step that sends or signals; else -1.
+        receiver: For each step that sends or signals, the step that receives; else -1.
         waiter: The second end of each dependency, whose first is ``program.dep``.
     """
 
@@ -50,10 +50,10 @@ class Order:
 
 
 def order_of(program: Program) -> Order:
-    """The order of a program's steps.
+    """Return an order in which the steps of a program can run.
 
     Raises:
-        ValueError: Steps wait for each other in a circle, or a message has no partner.
+        ValueError: Steps wait for each other in a cycle, or a message has no partner.
     """
     steps = program.steps
     thread = np.repeat(np.arange(program.threads), np.diff(program.thread_begin))
@@ -107,7 +107,7 @@ def _levels(steps: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> 
 def landings(
     program: Program, order: Order
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int32]]:
-    """Buffer and slot where what a step receives lands, and scratch slots of each rank then."""
+    """Return the buffer and slot where each received message lands, and the scratch slots of each rank."""
     received = np.flatnonzero(RECEIVES[program.op])
     straight = np.zeros(program.steps, bool)
     straight[received] = STORES_ARRIVAL[program.op[received]]
@@ -127,7 +127,7 @@ def landings(
 
 
 def _keep_safe(program: Program, order: Order, straight: NDArray[np.bool_]) -> None:
-    """Take back those whose slot the receiver may still be using when the message comes."""
+    """Withdraw direct writes to slots that the receiver may still be using when the message arrives."""
     touches = _Touches(program, order)
     wanted = np.flatnonzero(straight)
     row = touches.of_write[wanted]
@@ -140,7 +140,7 @@ def _keep_safe(program: Program, order: Order, straight: NDArray[np.bool_]) -> N
     fresh = ~same(row, 1)
     many = wanted[count > 1]
     fresh[count > 1] = touches.all_fresh(many, program.count[many])
-    # One read since the last write, by a send: does what it sent find its way to this message?
+    # The only read since the last write is a send: does its data flow into this message?
     one_read = same(row, 1) & reads[row - 1] & ~(same(row, 2) & reads[np.maximum(row - 2, 0)])
     last = step[np.maximum(row - 1, 0)]
     chased = np.flatnonzero(~fresh & (count == 1) & one_read & SENDS[program.op[last]])
@@ -149,7 +149,7 @@ def _keep_safe(program: Program, order: Order, straight: NDArray[np.bool_]) -> N
 
 
 class _Touches:
-    """Which step reads or writes which memory, sorted by memory and order."""
+    """The accesses of steps to memory, sorted by memory and order."""
 
     def __init__(self, program: Program, order: Order) -> None:
         self.program, self.order = program, order
@@ -175,14 +175,14 @@ class _Touches:
         self.of_write = np.full(program.steps, -1, np.int64)
         written = np.flatnonzero(~self.is_read)
         self.of_write[self.step[written[::-1]]] = written[::-1]
-        # For each touch, the first send from there on in its memory.
+        # For each access, the next send from the same memory.
         sends = np.where(
             self.is_read & SENDS[program.op[self.step]], np.arange(len(step)), len(step)
         )
         self.next_send = np.minimum.accumulate(sends[::-1])[::-1] if len(step) else sends
 
     def all_fresh(self, steps: NDArray[np.int64], counts: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the steps are the first to touch each of their slots."""
+        """Return whether the steps are the first to touch each of their slots."""
         first = np.ones(len(self.step), bool)
         first[1:] = self.memory[1:] != self.memory[:-1]
         many = np.bincount(self.step[first & ~self.is_read], minlength=self.program.steps)
@@ -191,7 +191,7 @@ class _Touches:
     def reaches(
         self, start: NDArray[np.int32], goal: NDArray[np.int32], ranks: int
     ) -> NDArray[np.bool_]:
-        """Whether what the sends `start` sent is read, summed or not, by the sends `goal`."""
+        """Return whether the sends `goal` read what the sends `start` sent, summed or not."""
         program, order = self.program, self.order
         found = np.zeros(len(start), bool)
         goal_row = np.full(program.steps, -1, np.int64)
@@ -221,7 +221,7 @@ class _Touches:
 
 
 def _memory(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first number of each rank's buffers, and one number for slots that are the same memory."""
+    """Return the first number of each rank's buffers; slots in the same memory have the same number."""
     slots = np.array(
         [
             [

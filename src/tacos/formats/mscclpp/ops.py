@@ -1,4 +1,4 @@
-"""The text of a threadblock's operations, and when its GPU threads must wait for each other."""
+"""The text of a threadblock's operations, and where its GPU threads must synchronize."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LETTERS = "ios"
 class Ops:
     """The operations of a threadblock.
 
-    Signals, waits, semaphores and port channels are the business of few GPU threads, data that of all,
-    and none waits for another before a nop.
+    Signals, waits, semaphores and port channels are handled by few GPU threads, data by all, and threads wait for each
+    other only at a nop.
     """
 
     def __init__(self, *, careful: bool) -> None:
         self.text: list[str] = []
-        self._careful = careful  # since slots have more than one name
+        self._careful = careful  # slots have more than one name
         self._waited = self._moved = False
         self._read: set[Place] = set()
         self._written: set[Place] = set()
@@ -71,7 +71,7 @@ class Ops:
         *,
         memory: bool = False,
     ) -> None:
-        """An operation that reads and writes `count` slots of this GPU from each of the places on."""
+        """Add an operation that reads and writes `count` slots of this GPU, starting at each of the places."""
         if count > 1:
             reads, writes = _all_slots(reads, count), _all_slots(writes, count)
         if self._moved and not self._waited:
@@ -93,13 +93,13 @@ class Ops:
         self.text.append(f'{{"name":"{name}","src_buff":[{sources}],"dst_buff":[{target}]{kind}}}')
 
     def put(self, kind: str, channel: int, source: Place, there: str, count: int) -> None:
-        """A put, and a signal over the channel unless that is -1."""
+        """Add a put, and a signal over the channel unless that is -1."""
         if kind == "memory":
             self.data("put", local(source, count), there, (source,), (), count, memory=True)
             if channel >= 0:
                 self.signal(kind, channel)
             return
-        # One GPU thread asks the proxy, and waits until the slot may be written to again.
+        # One GPU thread asks the proxy, and waits until the slot may be overwritten.
         self._settle()
         self._read.update(_all_slots((source,), count))
         self.text.append(
@@ -114,17 +114,17 @@ def _all_slots(places: tuple[Place, ...], count: int) -> tuple[Place, ...]:
 
 @lru_cache(1 << 16)
 def local(place: Place, count: int) -> str:
-    """Slots of the GPU's own."""
+    """Return the GPU's own slots as a buffer reference."""
     return f'{{"type":"{_LETTERS[place[0]]}","index":{place[1]},"size":{count}}}'
 
 
 def away(buffer: int, slot: int, count: int) -> str:
-    """Slots of a peer, by the number of its buffer within the threadblock."""
+    """Return a peer's slots as a buffer reference, by the number of the peer's buffer within the threadblock."""
     return f'{{"buffer_id":{buffer},"index":{slot},"size":{count}}}'
 
 
 def orders(name: str, kind: str, channels: list[int]) -> list[str]:
-    """Signals or waits over many channels, as many as it takes."""
+    """Yield signals or waits over many channels, as many operations as it takes."""
     starts = range(0, len(channels), MOST_CHANNELS_PER_OP)
     return [_order(name, kind, tuple(channels[at : at + MOST_CHANNELS_PER_OP])) for at in starts]
 

@@ -52,11 +52,11 @@ def write(
     max_bytes: Quantity | None = None,
     name: str | None = None,
 ) -> None:
-    """Write an algorithm for MSCCL++'s executor, whole or not at all.
+    """Write an algorithm for MSCCL++'s executor, atomically.
 
-    Every message becomes a put and a signal, and a wait at the receiver. It lands where the receiver
-    wants it, or in scratch if the receiver may still use that place. Before the first put over a
-    channel the receiver signals that it has started. Each connection has a threadblock for each direction, ordered by
+    Every message becomes a put and a signal, and a wait at the receiver. It lands in the receiver's destination, or in
+    scratch memory if the receiver may still be using that. Before the first put over a channel the receiver signals that
+    it has started. Each connection has a threadblock for each direction, ordered by
     semaphores; threads that depend on each other share one where there would be too many.
 
     Args:
@@ -64,15 +64,15 @@ def write(
         path: The file.
         channel: ``"memory"`` (default; peers write each other's memory) or ``"port"`` (a proxy or NIC
             moves the data).
-        box: GPUs of a box: channels between boxes are port channels then.
+        box: Number of GPUs of a box; channels between boxes are port channels.
         in_place: How to lower a schedule; by default out of place.
-        threadblocks: The most of one GPU; all run at once, so as many as it has multiprocessors.
-        threads_per_block: By default 1024.
-        pipeline: Move chunks in pieces of that many bytes, a multiple of 16, so that what depends on
-            a chunk starts with its first piece; by default chunks move as a whole.
+        threadblocks: Largest number of threadblocks of a GPU; all run at once, so it is the number of multiprocessors.
+        threads_per_block: Number of threads of a threadblock, 1024 by default.
+        pipeline: Move chunks in pieces of this many bytes, a multiple of 16, so that dependent steps start with a
+            chunk's first piece; by default chunks move as a whole.
         min_bytes: The smallest message to use the plan for; by default any.
-        max_bytes: The largest one; by default as large as the executor's 32-bit offsets allow.
-        name: By default that of the file a program was read from, or the collective.
+        max_bytes: The largest message; by default as large as the executor's 32-bit offsets allow.
+        name: The plan's name; by default that of the file a program was read from, or the collective.
 
     Raises:
         LimitError: The plan would exceed a limit of the executor; the message names it.
@@ -98,6 +98,8 @@ def write(
     ):
         if value is not None and value < 1:
             raise ValueError(f"{option} must be a positive number; got {value}")
+    if box is not None and program.ranks % box:
+        raise ValueError(f"box must divide the {program.ranks} GPUs; got {box}")
     unit = None if pipeline is None else units.size_bytes(pipeline)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
         raise ValueError(f"pipeline is {unit} B; it must be a multiple of 16 below 2^31")
@@ -123,9 +125,9 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
             f"an execution plan cannot hold {kinds}; use one of {', '.join(COLLECTIVES)}"
         )
     if parts[0].group.tolist() != list(range(program.ranks)):
-        raise ValueError(f"a plan is for all NPUs in order, this {kinds} has a group of its own")
+        raise ValueError(f"a plan is for all NPUs in order, but this {kinds} has its own group")
     if kind_of(parts[0]).per_pair and program.in_place:
-        raise ValueError("a plan in place cannot be an all_to_all")
+        raise ValueError("a plan cannot express an all_to_all in place")
     return program
 
 
@@ -145,7 +147,7 @@ def _head(
         least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
     most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
     if least > most:
-        raise ValueError(f"min_bytes is {least}, max_bytes is {most}")
+        raise ValueError(f"min_bytes is {least}; it must be below max_bytes, which is {most}")
     return {
         "name": name or program.name or f"tacos {COLLECTIVES[kind]}",
         "collective": COLLECTIVES[kind],
@@ -189,10 +191,10 @@ class _Writer:
         self.chunks = self._chunks_per_step() if unit is not None else 0
 
     def _divided(self, straight: NDArray[np.bool_], most: int) -> list[list[Block]]:
-        """The threadblocks of each rank: one per thread, or joined ones where those are too many.
+        """Return the threadblocks of each rank: one per thread, merged where they would be too many.
 
-        A threadblock that waits for a message sends nothing meanwhile, so threads that only receive stay apart from
-        those that send as long as there are threadblocks for both.
+        A threadblock that waits for a message sends nothing in the meantime. So threads that only receive are kept separate
+        from those that send, if there are enough threadblocks.
         """
         program, order = self.program, self.order
 
@@ -215,7 +217,7 @@ class _Writer:
         return blocks(group_threads(program, order), most)
 
     def _chunks_per_step(self) -> int:
-        """A pipeline cuts all that is ordered with others in the same way, so it must be alike."""
+        """Return the chunks per step. A pipeline cuts all ordered steps in the same way, so they must have equally many."""
         counts = {
             self.count[step]
             for rank, blocks in enumerate(self.blocks)
@@ -245,7 +247,7 @@ class _Writer:
         return "port" if box is not None and a // box != b // box else channel
 
     def _connect(self, channel: str, box: int | None) -> None:
-        """A channel for each pair of threads that talk; its two ends have the same turn in both lists."""
+        """Add a channel for each pair of threads that communicate; its two ends have the same position in both lists."""
         thread = self.order.thread.tolist()
         self.peers: list[dict[str, list[int]]] = [
             {"memory": [], "port": []} for _ in range(self.program.ranks)
@@ -267,7 +269,7 @@ class _Writer:
                 self.peers[b][kind].append(a)
             if last.get(key, -1) > receiver:
                 where = self.program.describe(step)
-                raise ValueError(f"{where} is received before what its thread sent before")
+                raise ValueError(f"{where} is received before an earlier message of its thread")
             last[key] = receiver
             kind, self.out_channel[step], self.in_channel[receiver] = known[key]
             self.kind[step] = kind
@@ -278,7 +280,7 @@ class _Writer:
         ]
 
     def _name_buffers(self, channel: str, box: int | None) -> None:
-        """The peers' buffers that each rank uses, and the one that each step uses."""
+        """Find the peers' buffers that each rank uses, and the one that each step uses."""
         self.remote: list[dict[tuple[int, int, str], int]] = [{} for _ in range(self.program.ranks)]
         self.buffer = [-1] * len(self.op)
         peers = self.program.peer.tolist()
@@ -301,7 +303,7 @@ class _Writer:
             self.buffer[step] = self.remote[rank].setdefault(key, len(self.remote[rank]))
 
     def _uses(self) -> tuple[list[int], list[Needs]]:
-        """Channels and buffers that steps need, and which of these each step does."""
+        """Return the channels and buffers that steps need, and which of them each step uses."""
         known: dict[tuple[Any, ...], int] = {}
         rows = zip(
             self.in_kind, self.in_channel, self.kind, self.out_channel, self.buffer, strict=True
@@ -316,7 +318,7 @@ class _Writer:
     def _costs(
         self, straight: NDArray[np.bool_], waits: NDArray[np.int64], wakes: NDArray[np.int64]
     ) -> list[int]:
-        """At most how many operations each step becomes; data, signals and releases may need a nop each."""
+        """Return the largest number of operations that each step becomes; data, signals and releases may need a nop each."""
         op = self.program.op
         receives, sends = RECEIVES[op], SENDS[op]
         idle = np.isin(op, [STEP_OPS.index("nop"), STEP_OPS.index("wait")])
@@ -331,7 +333,7 @@ class _Writer:
     # Semaphores.
 
     def _place_semaphores(self) -> None:
-        """One for each pair of threadblocks of which one waits for the other, and for going on."""
+        """Add a semaphore for each pair of threadblocks of which one waits for the other or continues it."""
         steps = len(self.op)
         block, place = [-1] * steps, [-1] * steps
         for blocks in self.blocks:
@@ -347,9 +349,7 @@ class _Writer:
                 if found.follows is not None:
                     self.hands_on[rank, number] = self.semaphores[rank]
                     self.semaphores[rank] += 1
-        start: dict[
-            tuple[int, int], int
-        ] = {}  # of the blocks that go on with each other, the first
+        start: dict[tuple[int, int], int] = {}  # the first of the blocks that continue each other
         for rank, blocks in enumerate(self.blocks):
             for number, found in enumerate(blocks):
                 first = number if found.follows is None else start[rank, found.follows]
@@ -371,9 +371,9 @@ class _Writer:
     def _across(
         self, block: list[int], place: list[int], start: dict[tuple[int, int], int]
     ) -> Iterable[tuple[int, int]]:
-        """The waits between rows of threadblocks, in the order of the waiting rows.
+        """Return the waits between rows of threadblocks, in the order of the waiting rows.
 
-        Of several steps of one threadblock, the last comes first and makes the others unneeded.
+        Of several steps of one threadblock, waiting for the last one makes the others unnecessary.
         """
         after, before = self.order.waiter, self.program.dep
         blocks, places = np.array(block), np.array(place)
@@ -446,7 +446,7 @@ class _Writer:
         )
 
     def _handshakes(self, block: Block, started: set[tuple[str, int]]) -> list[str]:
-        """Receivers say that they have started, senders wait for it; before anything that may wait."""
+        """Add the handshakes: receivers signal that they have started, and senders wait for it before anything else."""
         keys = [(kind, channel) for kind, ids in block.channels.items() for channel in ids]
         if started.issuperset(keys):
             return []

@@ -1,7 +1,7 @@
 """Results of other synthesizers, read as schedules so that they can be verified and compared.
 
-They say which chunk goes over which link in which order, so they load as schedules, timed by this
-package's model on the topology that is given, or else on one of the links that the file uses.
+Such results define which chunk goes over which link in which order. They load as schedules, timed by this package's
+model on the given topology, or else on one made of the links that the file uses.
 """
 
 from __future__ import annotations

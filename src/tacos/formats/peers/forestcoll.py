@@ -1,4 +1,4 @@
-"""Results of ForestColl: an XML file of spanning trees, as many for each GPU as it has chunks."""
+"""Results of ForestColl: an XML file of spanning trees, one per chunk of each GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-# A node's name has commas of its own only within parentheses.
+# A node's name has commas only within parentheses.
 _NODE = re.compile(r"\([^()]*\)|[^,()]+")
 
 
@@ -31,11 +31,11 @@ def read(
 
     Args:
         path: The file.
-        topology: The network; by default one of the links that the paths use.
-        size: As for the collective; by default 1 MiB per chunk.
+        topology: The network; by default one made of the links that the paths use.
+        size: Size of the collective; by default 1 MiB per chunk.
 
     Raises:
-        FormatError: The file is none of these; the message names line, field and value.
+        FormatError: The file is not such a result; the message names line, field and value.
         OSError: The file cannot be opened.
     """
     trees = _Trees(path)
@@ -46,7 +46,7 @@ def read(
 
 
 class _Trees:
-    """Takes in the elements of one file."""
+    """Collects the elements of one file."""
 
     def __init__(self, path: Location) -> None:
         self.path = path
@@ -74,13 +74,13 @@ class _Trees:
         raise FormatError(f"{self.path}: line {line}: {what}") from None
 
     def refuse_doctype(self, *_: Any) -> NoReturn:
-        self.fail("a document type declaration, which no ForestColl file has")
+        self.fail("a document type declaration is not supported")
 
     def start(self, name: str, fields: dict[str, str]) -> None:
         level = len(self.open)
         if level > 2 or name != ("Algo", "tree", "send")[level]:
             self.fail(
-                f"the element {name[:40]}, expected is {('Algo', 'tree', 'send')[min(level, 2)]}"
+                f"unexpected element {name[:40]}; it must be {('Algo', 'tree', 'send')[min(level, 2)]}"
             )
         self.open.append(name)
         if name == "Algo":
@@ -106,7 +106,7 @@ class _Trees:
         text = self.word(fields, name)
         if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
             self.fail(
-                f'the {self.open[-1]}\'s field {name} is "{text[:40]}", not a positive number'
+                f'the {self.open[-1]}\'s field {name} is "{text[:40]}"; it must be a positive number'
             )
         return int(text)
 
@@ -131,7 +131,7 @@ class _Trees:
         for name, chunks in taken.items():
             if chunks != self.chunks:
                 raise ValueError(
-                    f'the trees of "{name}" have {chunks} chunks, nchunkspernode is {self.chunks}'
+                    f'the trees of "{name}" have {chunks} chunks, but nchunkspernode is {self.chunks}'
                 )
         total = self.chunks * len(names)
         moved = sum(self.trees[tree][1] for tree, _, _ in self.sends)
@@ -152,6 +152,6 @@ class _Trees:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """So that node 10 comes after node 9."""
+    """Return a sort key by which node 10 comes after node 9."""
     parts = re.findall(r"[0-9]{1,18}|[^0-9]+", name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -29,15 +29,15 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass
 class Result:
-    """Which NPU has which chunk before and after, and the hops that bring it there.
+    """The NPUs that have each chunk before and after, and the hops that move it.
 
     Attributes:
         npus: Number of NPUs.
-        before: Per chunk, who contributes to it or holds it.
-        after: Per chunk, who must have it.
-        sums: Whether a chunk with several holders before is to be summed; else they have copies.
-        hops: Rows (step, chunk, src, dst, switches on the way); a step is anything that has an order,
-            switches are numbered from 0.
+        before: For each chunk, the NPUs that contribute to it or hold it.
+        after: For each chunk, the NPUs that must have it.
+        sums: Whether chunks with several holders are summed; otherwise the holders have copies.
+        hops: Rows (step, chunk, src, dst, switches on the way); steps may be of any ordered type, and switches
+            are numbered from 0.
     """
 
     npus: int
@@ -55,18 +55,18 @@ class Result:
         name: str = "",
         **more: Any,
     ) -> Schedule:
-        """The hops as a schedule, on the given topology or on the links that they use.
+        """Return the hops as a schedule, on the given topology or on the links that they use.
 
-        What else is given goes into the provenance.
+        Other arguments are stored in the provenance.
 
         Raises:
-            ValueError: There are none, or the topology does not suit them.
+            ValueError: There are no hops, or the topology does not fit.
         """
         if not self.hops:
             raise ValueError("the result moves no chunk")
         if topology is not None and topology.npus != self.npus:
             raise ValueError(
-                f"the result is for {self.npus} NPUs, the topology has {topology.npus}"
+                f"the result is for {self.npus} NPUs, but the topology has {topology.npus}"
             )
         self.hops.sort(key=lambda hop: hop[0])
         goal, chunk = self._collective(size)
@@ -109,7 +109,7 @@ class Result:
         return topology, [[number[link] for link in pairwise(w)] for w in ways]
 
     def _ops(self) -> list[int]:
-        """Whether a hop adds to what its destination has: it does unless it brings all of that."""
+        """Return the op of each hop: it adds if the destination holds something that the arriving value does not contain."""
         held: list[dict[int, int]] = [{npu: 1 << npu for npu in npus} for npus in self.before]
         ops: list[int] = []
         now: Any = None
@@ -126,7 +126,7 @@ class Result:
         return ops
 
     def _collective(self, size: Quantity | None) -> tuple[Collective, list[int]]:
-        """A named collective if it is one, and the number that each chunk has in it."""
+        """Return the named collective that this is, if any, and the number of each chunk in it."""
         n, chunks = self.npus, len(self.before)
         total = units.size_bytes(size) if size is not None else chunks * _CHUNK_BYTES
         everyone = set(range(n))
@@ -143,7 +143,7 @@ class Result:
             kind, parts = "reduce_scatter", [min(t) for t in sinks]
         elif all(len(s) == 1 == len(t) for s, t in self._ends()):
             kind, parts = "all_to_all", [(min(s), min(t)) for s, t in self._ends()]
-            for npu in range(n):  # a chunk to oneself moves nowhere, so results leave it out
+            for npu in range(n):  # results leave out chunks that stay where they are
                 missing = max(Counter(parts).values()) - parts.count((npu, npu))
                 parts += [(npu, npu)] * missing
         wanted = n * n if kind == "all_to_all" else n
@@ -172,7 +172,7 @@ class Result:
 
 @contextmanager
 def reading(path: Location) -> Iterator[None]:
-    """What is wrong with a file, in a sentence that names it."""
+    """Turn a ValueError into a FormatError that names the file."""
     try:
         yield
     except FormatError:

@@ -48,16 +48,16 @@ def read(
 ) -> Schedule:
     """Read a result of SCCL or TACCL.
 
-    Chunks of one address travel together: where several ranks contribute to an address, they are
-    summed. Sends are ordered by their step and, where the file has it, their time.
+    Chunks with the same address travel together; if several ranks contribute to an address, they are summed. Sends are
+    ordered by their step and, if the file has it, their time.
 
     Args:
         path: The file.
-        topology: The network; by default one of the links that the sends use.
-        size: As for the collective; by default 1 MiB per chunk.
+        topology: The network; by default one made of the links that the sends use.
+        size: Size of the collective; by default 1 MiB per chunk.
 
     Raises:
-        FormatError: The file is none of these; the message names field, step and send.
+        FormatError: The file is not such a result; the message names field, step and send.
         OSError: The file cannot be opened.
     """
     with reading(path):

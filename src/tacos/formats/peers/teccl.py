@@ -32,16 +32,16 @@ def read(
 ) -> Schedule:
     """Read a result of TE-CCL, of an all-gather or an all-to-all.
 
-    Its node numbers include switches; GPUs are numbered anew in the same order, and
-    ``provenance["gpus"]`` has their numbers in the file.
+    Its node numbers include switches. GPUs are renumbered in the same order, and ``provenance["gpus"]`` has their
+    numbers in the file.
 
     Args:
         path: The file.
-        topology: The network; by default one of the links that the flows use.
-        size: As for the collective; by default 1 MiB per chunk.
+        topology: The network; by default one made of the links that the flows use.
+        size: Size of the collective; by default 1 MiB per chunk.
 
     Raises:
-        FormatError: The file is none of these, or splits chunks; the message names the entry.
+        FormatError: The file is not such a result, or splits chunks; the message names the entry.
         OSError: The file cannot be opened.
     """
     with reading(path):
@@ -60,7 +60,7 @@ def read(
 
 
 def _field(found: Any, name: str, kind: type) -> Any:
-    """A field whose name has a number in front, which differs between versions."""
+    """Return a field whose name begins with a number that differs between versions."""
     for key, value in found.items() if isinstance(found, dict) else ():
         if re.fullmatch(rf"\d-{name}", key):
             if not isinstance(value, kind):
@@ -92,7 +92,7 @@ def _result(flows: list[Any], demands: dict[Any, Any]) -> tuple[Result, list[int
         dst, chunk, origin = map(int, match.groups())
         wants.setdefault((origin, chunk), set()).add(dst)
         nodes |= {dst, origin}
-    # A modelling slip of TE-CCL can make one node both; a node that sends or wants a chunk is a GPU.
+    # TE-CCL's model can make a node both; a node that sends or needs a chunk is a GPU.
     gpus = sorted(nodes)
     number = {node: i for i, node in enumerate(gpus)}
     switch = {node: i for i, node in enumerate(sorted(switches))}

@@ -265,7 +265,7 @@ class Algorithms:
         """The algorithm for a call, prepared.
 
         Args:
-            kind: Such as ``"all_reduce"``.
+            kind: Kind of the collective, such as ``"all_reduce"``.
             size_bytes: As nccl-tests counts it.
             in_place: Whether to choose plans for use in place.
             root: Rank of the root in this communicator, -1 where the collective has none.

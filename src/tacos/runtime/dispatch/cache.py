@@ -124,7 +124,7 @@ def _found(file: Path, plan: Plan) -> bytes | None:
 
 
 def _content(file: Path) -> bytes:
-    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+    if file.exists() and not file.is_file():  # opening a pipe would block forever
         raise TacosError("not a regular file")
     return file.read_bytes()
 

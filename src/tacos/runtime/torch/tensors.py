@@ -219,7 +219,7 @@ class Tensors:
         """One collective on flat tensors.
 
         Args:
-            kind: Such as ``"all_reduce"``.
+            kind: Kind of the collective, such as ``"all_reduce"``.
             source: What this rank brings; None where it brings nothing.
             target: Where the result goes; None where there is none for this rank.
             count: Elements of the whole, as nccl-tests counts the size.

@@ -1,4 +1,4 @@
-"""The well-known algorithms, for comparison and for the networks they were made for.
+"""Well-known algorithms, for comparison and for the networks that they were designed for.
 
 With n members, buffers of S bytes, latency α and β seconds per byte, an all-reduce costs
 
@@ -24,8 +24,8 @@ in-network            2α + (1 + h)Sβ through switches that       SwitchML: Sap
 nccl                  rings over all NICs, trees or NVLS       what stock NCCL chooses
 ====================  =======================================  ====================================
 
-if members wait for each other after every step. Nothing waits here, so times can be shorter, and
-with several chunks they overlap. The trees of most algorithms are in :mod:`tacos.synth.baselines.block_trees`, and
+if members wait for each other after every step. Here no member waits, so times can be shorter, and
+with several chunks the steps overlap. The trees of most algorithms are in :mod:`tacos.synth.baselines.block_trees`, and
 :mod:`tacos.synth.moves` derives the collectives from them. Messages take the network's default routes. An open chunk count becomes
 1; to search for a better one is up to the caller.
 """

@@ -1,8 +1,8 @@
 """Known algorithms, each as one tree per block.
 
-A :data:`~tacos.synth.moves.BlockTrees` function works on places 0 … n-1 and knows nothing of networks, chunks or
-kinds of collectives. Where an algorithm can treat pieces of a block differently, to use more links
-at once, its function returns several of them. Papers and costs are at :mod:`tacos.synth.baselines`.
+A :data:`~tacos.synth.moves.BlockTrees` function works on places 0 … n-1, independent of networks, chunks and
+kinds of collectives. If an algorithm can treat pieces of a block differently, to use more links at once, its
+function returns several such functions. Papers and costs are at :mod:`tacos.synth.baselines`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = [
 
 
 def one_way_ring(n: int) -> list[BlockTrees]:
-    """Every place passes on to the next what it got from the place before.
+    """Every place forwards to the next what it received from the previous one.
 
     >>> one_way_ring(4)[0](np.arange(4), False).steps
     3
     """
 
-    # Sums travel ahead as well, so trees that will be turned around lead the other way.
+    # Sums travel ahead as well, so trees that will be reversed lead the other way.
     def trees(homes: Ints, inward: bool) -> Moves:
         return _around(n, homes, *((0, n - 1) if inward else (n - 1, 0)))
 
@@ -52,9 +52,9 @@ def one_way_ring(n: int) -> list[BlockTrees]:
 
 
 def two_way_ring(n: int) -> list[BlockTrees]:
-    """Blocks go both ways, half of the way round each.
+    """Blocks go round in both directions, half of the way in each.
 
-    In an even ring the place opposite is reached from one side only; pieces take turns in this.
+    In an even ring the opposite place is reached from one side only; pieces alternate between the sides.
 
     >>> [trees(np.arange(4), False).steps for trees in two_way_ring(4)]
     [2, 2]
@@ -77,7 +77,7 @@ def line(n: int) -> list[BlockTrees]:
 
 
 def star(n: int) -> list[BlockTrees]:
-    """Each block goes from its home straight to all places, to the next one first.
+    """Send each block from its home directly to all places, beginning with the next one.
 
     >>> star(4)[0](np.array([2]), False).pairs[1].tolist()
     [3, 0, 1]
@@ -94,9 +94,9 @@ def star(n: int) -> list[BlockTrees]:
 
 
 def halving_doubling(n: int) -> list[BlockTrees]:
-    """Partners exchange all they have at distance …, 4, 2, 1: the near ones most.
+    """Partners exchange all that they have, at distances …, 4, 2, 1; near partners exchange the most.
 
-    Places beyond a power of two hand their block to a partner first and get all others last.
+    Places beyond a power of two give their block to a partner first, and receive all others last.
 
     >>> halving_doubling(8)[0](np.arange(8), False).steps
     3
@@ -122,7 +122,7 @@ def halving_doubling(n: int) -> list[BlockTrees]:
 
 
 def bruck(n: int) -> list[BlockTrees]:
-    """In step k every place passes on to the place 2^k ahead what that one lacks.
+    """In step k every place sends to the place 2^k ahead the blocks that it lacks.
 
     >>> bruck(5)[0](np.arange(5), False).steps
     3
@@ -163,7 +163,7 @@ def swing(sizes: Sequence[int]) -> list[BlockTrees]:
                 at = place // stride % size
                 to = (at + sign * (1 - (-2) ** (s + 1)) // 3 * (1 - at % 2 * 2)) % size
                 found.append((place + (to - at) * stride).astype(np.int32))
-        return found[::-1]  # the turns are those of the sums: nearest first, with most data
+        return found[::-1]  # in the order of sums: nearest first, with the most data
 
     def trees(homes: Ints, _: bool, first: int, sign: int) -> Moves:
         return _doubled(partners(first, sign), homes)
@@ -173,11 +173,11 @@ def swing(sizes: Sequence[int]) -> list[BlockTrees]:
 
 
 def grid(sides: Sequence[tuple[int, int, BlockTrees]]) -> BlockTrees:
-    """One dimension after the other, each with its own trees.
+    """Combine the trees of several dimensions, one dimension after another.
 
     Args:
-        sides: Of each dimension, in the order in which blocks spread: its size, its stride (by how
-            much the place grows along it) and the trees to use inside it.
+        sides: Size, stride (the difference between neighbouring places) and trees of each dimension, in the order in
+            which blocks spread.
 
     >>> rows, columns = (3, 1, line(3)[0]), (4, 3, two_way_ring(4)[0])
     >>> grid([columns, rows])(np.array([0]), False).steps
@@ -206,15 +206,15 @@ def grid(sides: Sequence[tuple[int, int, BlockTrees]]) -> BlockTrees:
 
 
 def side_by_side(sides: Sequence[tuple[int, int, BlockTrees]], homes: Ints) -> Moves:
-    """All-reduce of whole blocks along one dimension after the other, as moves of chunk i for home i.
+    """All-reduce whole blocks along one dimension after the other, as moves of chunk i for home i.
 
-    In every line of a dimension each block is summed at the place that its home has along the line,
-    and spread from there. So every line does it all, with sums of whole lines the second time.
+    In every line of a dimension, each block is summed at the place of its home along the line and spread from
+    there. So every line reduces all blocks, in the second dimension with sums of whole lines.
 
     Args:
         sides: Dimensions as for :func:`grid`. Blocks whose home has coordinates with an odd sum go
             through them in the opposite order.
-        homes: One for each block.
+        homes: The home of each block.
 
     >>> rows, columns = (3, 1, line(3)[0]), (2, 3, line(2)[0])
     >>> side_by_side([rows, columns], np.arange(6, dtype=np.int32)).steps
@@ -240,12 +240,12 @@ def side_by_side(sides: Sequence[tuple[int, int, BlockTrees]], homes: Ints) -> M
 
 
 def double_tree(n: int, *, rooted: bool) -> list[BlockTrees]:
-    """Two binary trees of which each place is a leaf in one and an inner node in the other.
+    """Return two binary trees in which each place is a leaf of one and an inner node of the other.
 
-    Blocks take turns between the trees. As in NCCL, the second tree mirrors the first for even n
-    and is shifted by one for odd n. If `rooted`, every block comes from its home: that is the
-    root of the first tree and, being a leaf of the second, instead stands above its root.
-    Otherwise homes do not matter: an all-reduce may sum a block anywhere.
+    Blocks alternate between the trees. As in NCCL, the second tree mirrors the first for even n and is shifted
+    by one for odd n. If `rooted`, every block starts at its home, which is the root of the first tree; in the second,
+    where it would be a leaf, it is placed above the root. Otherwise homes do not matter, since an all-reduce may sum a
+    block anywhere.
 
     >>> moves = double_tree(4, rooted=True)[0](np.array([0]), False)
     >>> list(zip(*(column.tolist() for column in moves.pairs)))     # the first tree, the second
@@ -264,7 +264,7 @@ def double_tree(n: int, *, rooted: bool) -> list[BlockTrees]:
 
 
 def double_tree_parents(n: int) -> list[Ints]:
-    """The parents of all places (-1: the root) in NCCL's two binary trees.
+    """Return the parents of all places (-1: the root) in NCCL's two binary trees.
 
     >>> [tree.tolist() for tree in double_tree_parents(4)]
     [[-1, 2, 0, 2], [1, 3, 1, -1]]
@@ -278,7 +278,7 @@ def double_tree_parents(n: int) -> list[Ints]:
 
 
 def tree_parents(n: int) -> Ints:
-    """The in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
+    """Return the in-order binary tree of places 1 … n-1, with 0 above it: odd places are leaves.
 
     The parent of …01000 and of …11000 is …10000, or …00000 where the former is beyond n.
 
@@ -308,7 +308,7 @@ def two_trees(parents: Sequence[Ints]) -> list[BlockTrees]:
 
 
 def _down(parents: Sequence[Ints], blocks: int, first: int) -> Moves:
-    """Blocks take turns between the trees, block 0 going down tree `first`."""
+    """Blocks alternate between the trees; block 0 goes down tree `first`."""
     trees = []
     for t, up in enumerate(parents):
         depth = _depths(up)
@@ -320,12 +320,12 @@ def _down(parents: Sequence[Ints], blocks: int, first: int) -> Moves:
 
 
 def _shifted(parent: Ints, by: int) -> Ints:
-    """The same tree with every place `by` further on."""
+    """Return the tree with every place shifted by `by`."""
     return np.roll(np.where(parent < 0, -1, (parent + by) % len(parent)), by)
 
 
 def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves:
-    """Each block travels `ahead` places up a ring of n places and `behind` places down."""
+    """Send each block `ahead` places up a ring of n places, and `behind` places down."""
     reach = np.stack([np.broadcast_to(np.int32(far), homes.shape) for far in (ahead, behind)])
     direction = np.flatnonzero(reach.any(axis=1)).astype(np.int32)[:, None]
     sign = 1 - 2 * direction
@@ -342,7 +342,7 @@ def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves
 
 
 def _doubled(partners: Sequence[Ints], homes: Ints) -> Moves:
-    """In each step every place gives its partner all it has, which doubles what the partner has."""
+    """In each step every place sends its partner everything it has, which doubles what the partner has."""
     place = np.arange(len(partners[0]))
     holders = homes[None, :]
     steps = []

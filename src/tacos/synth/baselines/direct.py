@@ -1,4 +1,4 @@
-"""Sends from each holder straight to each destination: in two phases, or with all inputs to all members at once."""
+"""Direct sends from each holder to each destination: in two phases, or with all inputs to all members at once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["DIRECT", "ONE_SHOT", "direct", "one_shot"]
 
 
 def direct(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """Every chunk straight from its holder to each destination; sums straight to their owner.
+    """Send every chunk directly from its holder to each destination, and contributions directly to their owner.
 
-    It takes every collective.
+    Applies to every collective.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
@@ -44,7 +44,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
 
 
 def one_shot(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """All-reduce where every NPU sends its whole input to all others.
+    """All-reduce in which every NPU sends its whole input to all others.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")

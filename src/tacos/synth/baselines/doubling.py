@@ -1,4 +1,4 @@
-"""Algorithms of a logarithmic number of steps, in each of which members pass on all they have."""
+"""Algorithms with a logarithmic number of steps, in each of which members send everything they have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BRUCK", "HALVING_DOUBLING", "bruck", "halving_doubling"]
 def halving_doubling(
     topology: Topology, collective: Collective, *, progress: Progress = None
 ) -> Schedule:
-    """Partners exchange what they have, twice as much each time; broadcasts are binomial.
+    """Partners exchange everything they have, which doubles each time; broadcasts are binomial.
 
     >>> import tacos
     >>> topo = tacos.topology.hypercube(2, bandwidth="1GB/s", latency="1us")
@@ -37,7 +37,7 @@ def halving_doubling(
 
 
 def bruck(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """⌈lg n⌉ steps for any n: every member sends to the one 1, 2, 4, … ahead.
+    """Take ⌈lg n⌉ steps for any n: every member sends to the one 1, 2, 4, … ahead.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")

@@ -42,14 +42,14 @@ def hierarchical(
 ) -> Schedule:
     """Dimension by dimension: reduce-scatter along the first, …, all-gather back.
 
-    Rings are used both ways where the network has both directions, lines both ways, and in
-    everything else (cliques, switches, boxes) chunks go direct.
+    Rings are used in both directions if the network has both, and so are lines. In all other dimensions (cliques,
+    switches, boxes) chunks go directly.
 
     Args:
         topology, collective, progress: As for :func:`ring`; the group must be all NPUs.
-        dims: Kind and size of each dimension, instead of the topology's own; a topology without any has boxes and a switch
-            if its NPUs are named so (``a/gpu0``, ``a/gpu1``, ``b/gpu0``, …), in equal boxes one after another.
-        order: In which order sums go through the dimensions; ``[0, 1, …]`` if not given.
+        dims: Kind and size of each dimension, instead of the topology's own. A topology without dimensions is taken as
+            boxes and a switch if the names of its NPUs suggest equal boxes (``a/gpu0``, ``a/gpu1``, ``b/gpu0``, …).
+        order: The order in which sums go through the dimensions; ``[0, 1, …]`` by default.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(3, 3, bandwidth="1GB/s", latency="1us")
@@ -60,7 +60,7 @@ def hierarchical(
     shape = list(requirements.boxed(topology) if dims is None else dims)
     turns = list(range(len(shape)) if order is None else order)
     if sorted(turns) != list(range(len(shape))):
-        raise ValueError(f"order is {turns}; it must name each of {len(shape)} dimensions once")
+        raise ValueError(f"order is {turns}; it must name each of the {len(shape)} dimensions once")
     strides = np.cumprod([1, *(size for _, size in shape)]).tolist()
 
     def moves(part: CollectivePart) -> Moves:
@@ -84,9 +84,9 @@ def hierarchical(
 def two_d_ring(
     topology: Topology, collective: Collective, *, progress: Progress = None
 ) -> Schedule:
-    """All-reduce round the rings of one dimension, then of the other: few steps, twice the data.
+    """All-reduce along the rings of one dimension, then of the other: few steps, but twice the data.
 
-    Half of the blocks begin with each dimension, and all go both ways.
+    Half of the blocks begin with each dimension, and all use both directions.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(3, 3, bandwidth="1GB/s", latency="1us")
@@ -114,8 +114,7 @@ def two_d_ring(
 def swing(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
     """Halving-doubling for tori, with partners 1, 1, 3, 5, 11, … away in turn along the dimensions.
 
-    Chunks take turns to start with each dimension and direction: D dimensions are all in use
-    from 2·D chunks per NPU on.
+    Chunks start with different dimensions and directions in turn, so 2·D chunks per NPU use all D dimensions.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(8, bandwidth="1GB/s", latency="1us")
@@ -137,12 +136,12 @@ def grid_obstacle(
     *,
     serves: Callable[[Kind], bool] = lambda _: True,
 ) -> str:
-    """What an algorithm over the dimensions of a network needs and does not find, or nothing.
+    """Return the requirement of a dimension-wise algorithm that is not met; empty if all are met.
 
     Args:
         topology, collective: The problem.
         dims: The dimensions, if not the topology's own.
-        serves: The kinds of collective that it can do; all that have a group if not given.
+        serves: Selects the kinds of collective that it can do; by default all that have a group.
 
     >>> import tacos
     >>> mesh = tacos.topology.mesh(3, 3)
@@ -179,7 +178,7 @@ def _swing_obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[BlockTrees]:
-    """How the hierarchical algorithm goes along one dimension."""
+    """Return the algorithm that the hierarchical engine uses along one dimension."""
     if kind == "line":
         return block_trees.line(size)
     if kind != "ring":

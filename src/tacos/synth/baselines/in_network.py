@@ -1,8 +1,9 @@
-"""All-reduces through switches that add up, in packets: what ``tacos switch`` does on a real network.
+"""All-reduces through switches that reduce packets, as ``tacos switch`` does on a real network.
 
-A worker's data go up once and the sums come down once, in packets with headers. A pool of packets is on its way; the result
-of one lets the next begin. :func:`estimate` has the time of one switch from these figures, and the engine makes schedules with them:
-trees through the switches, at the pace that headers and pool allow. A measurement can then be compared with ``schedule.time_s``.
+A worker's data go up once and the sums come down once, in packets with headers. A pool of packets is in flight; the result
+of one packet lets the next begin. :func:`estimate` computes the time through one switch from these figures. The engine
+builds schedules with them: trees through the switches, at the rate that headers and pool allow. A measurement can then be
+compared with ``schedule.time_s``.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ _WIDTHS = {
 }  # fmt: skip
 """Bytes of an element in memory, and 32-bit words on the wire."""
 _IN_MTU = 60
-"""Bytes of a packet beside its integers: IPv4 20, UDP 8, our own 32."""
+"""Bytes of a packet besides its integers: IPv4 20, UDP 8, our own header 32."""
 _HEADERS = 14 + _IN_MTU
-"""Of a frame, with Ethernet's."""
+"""Bytes of a frame besides its integers, with Ethernet's header."""
 _MOST_ELEMENTS = 16_000
 _FEWEST = 2
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that adds up and multicasts."""
 _CHUNKS = 128
-"""Of a schedule whose number is open: so many that filling and draining the tree take 1 %. Chosen."""
+"""Chunks of a schedule if their number is open: filling and draining the tree then take 1 % (chosen)."""
 
 
 def packet_elements(mtu: int) -> int:
@@ -49,12 +50,12 @@ def packet_elements(mtu: int) -> int:
     """
     if mtu < _IN_MTU + 12:
         raise ValueError(f"mtu must be at least {_IN_MTU + 12} bytes; got {mtu}")
-    # A multiple of 8 keeps the integers of one packet in whole vectors of the processor.
+    # A multiple of 8, so that the integers of a packet fill whole vectors of the processor.
     return min((mtu - _IN_MTU) // 4 // 8 * 8 or 3, _MOST_ELEMENTS)
 
 
 def _packets(size_bytes: int, dtype: str, mtu: int, pool: int) -> tuple[int, int, int]:
-    """Words, packets with data, and leading packets with exponents only."""
+    """Return the numbers of words, of packets with data, and of leading packets with exponents only."""
     if dtype not in _WIDTHS:
         raise ValueError(f"a switch cannot add {dtype}; expected one of {', '.join(_WIDTHS)}")
     width, words = _WIDTHS[dtype]
@@ -83,15 +84,15 @@ def estimate(
     mtu: int = 1500,
     pool: int = 128,
 ) -> float:
-    """Return the seconds that a sum takes through one switch, whatever the number of workers.
+    """Return the seconds that a sum takes through one switch; the number of workers does not matter.
 
     Args:
-        size_bytes: Of each worker's buffer.
+        size_bytes: Size of each worker's buffer.
         wire_Bps: Bytes per second that a worker's link carries, headers included.
-        round_trip_s: From a worker to the switch and back, for a packet without integers.
+        round_trip_s: Round-trip time from a worker to the switch and back, for a packet without integers.
         dtype: Type of the elements.
         mtu: The largest packet.
-        pool: Packets on their way at once. If they do not fill the link, the round trips take the time.
+        pool: Packets in flight at once. If they do not fill the link, round trips determine the time.
 
     >>> fast = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6)
     >>> slow = estimate(4 << 20, wire_Bps=1.25e9, round_trip_s=20e-6, pool=1)
@@ -105,7 +106,7 @@ def estimate(
 def _stream(
     size_bytes: int, wire_Bps: float, round_trip_s: float, dtype: str, mtu: int, pool: int
 ) -> tuple[float, float]:
-    """Seconds in which all packets of a worker are sent, and in which one of them goes up and down."""
+    """Return the seconds to send all packets of a worker, and the round-trip time of one packet."""
     words, blocks, leading = _packets(size_bytes, dtype, mtu, pool)
     packets = blocks + leading
     frame = (4 * words + _HEADERS * packets) / max(packets, 1)
@@ -124,16 +125,16 @@ def in_network(
     dtype: str = "float32",
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """All-reduce through switches that add up, at the pace of packets with headers and a pool of slots.
+    """All-reduce through switches that reduce, at the rate of packets with headers and a pool of slots.
 
-    Chunks go up and down trees through the switches, at the times that they take on links which carry data at that pace.
+    Chunks go up and down trees through the switches, with the times that they take on links of that rate.
     :func:`tacos.simulate` keeps these times with ``timing="schedule"``.
 
     Args:
         topology: A switch that reduces and multicasts, or racks of them under a core.
         collective: An all-reduce.
         mtu: The largest packet.
-        pool: Packets on their way at once.
+        pool: Packets in flight at once.
         dtype: Type of the elements.
         progress: Called from time to time with the share of the work done.
 
@@ -157,7 +158,7 @@ def in_network(
     round_trip_s = 2e-12 * float(topology.link_latency_ps.max())
     stream_s, _ = _stream(size, link_Bps, round_trip_s, dtype, mtu, pool)
     share = min(1.0, size / link_Bps / stream_s) if stream_s else 1.0
-    # Results are the clock of all workers, so that every link goes at the pace of the narrowest.
+    # Workers send when results arrive, so every link runs at the rate of the slowest.
     pace = np.full(topology.links, max(1, int(link_Bps * share)), np.int64)
     slower = reweighted(topology, bandwidth_Bps=pace, latency_ps=topology.link_latency_ps)
     pair = pack_two_way(slower, part.group, chosen.chunks, progress)
@@ -182,7 +183,7 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     if len(collective.parts[0].group) < _FEWEST:
         return "two members"
     able = topology.switches and np.all(topology.switch_capabilities == _SUMS_AND_COPIES)
-    # A connected network with so few links has one way between any two nodes.
+    # A connected network with this number of links is a tree.
     ends = np.bincount(topology.link_src, minlength=topology.nodes)[: topology.npus]
     if not able or topology.links != 2 * (topology.nodes - 1) or np.any(ends != 1):
         return "a tree of switches that reduce and multicast, with the NPUs as leaves"

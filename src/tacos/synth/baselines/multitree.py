@@ -1,9 +1,9 @@
-"""MultiTree: spanning trees that grow together, so that in no step two of them want one link.
+"""MultiTree: spanning trees that grow together, so that no two of them use a link in the same step.
 
 J. Huang et al., ISCA 2021. The core (``cpp/synth/multitree.hpp``) grows the trees; here every chunk
 goes down the tree of its holder, step by step. Sums go up trees that were grown on the reversed
 network (:mod:`tacos.synth.phases`). On tori and meshes all links are in use nearly all of the time;
-links count alike, whatever their speeds.
+the speeds of links are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MULTITREE", "multitree"]
 
 _MOST_TREES = 1024
-"""Trees at most: two seconds on a torus, ten through a switch (measured)."""
+"""Largest number of trees: two seconds on a torus, ten through a switch (measured)."""
 
 
 def multitree(
@@ -43,18 +43,18 @@ def multitree(
     roots: Sequence[Node] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """One tree per root, grown in turn; chunks go up and down the trees.
+    """Grow one tree per root, in turn; chunks go up and down the trees.
 
     Args:
         topology: Any network.
         collective: All-gathers, reduce-scatters, all-reduces, broadcasts and reduces.
-        roots: The NPUs at which an all-reduce makes its sums; all members if not given. Fewer roots mean
-            fewer trees, which may be shallower.
+        roots: The NPUs at which an all-reduce forms its sums; all members by default. Fewer roots mean fewer
+            trees, which may be shallower.
         progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A root cannot reach a member; the message names them.
-        ValueError: The collective is of another kind, or the roots are not members.
+        ValueError: The collective is of a different kind, or the roots are not members.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(8, 8, bandwidth="50GB/s", latency="500ns", link_model="blocking")
@@ -97,7 +97,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
 def _spread(
     network: Topology, problem: Collective, progress: Callable[[float], object] | None
 ) -> Schedule:
-    """Every chunk from its holder down a tree to the NPUs that need it."""
+    """Return the moves of every chunk from its holder down a tree to the NPUs that need it."""
     roots: list[NDArray[Any]] = []
     members: list[NDArray[Any]] = []
     tree_of_chunk: list[NDArray[Any]] = []
@@ -121,13 +121,13 @@ def _spread(
 
 
 def _forest(part: CollectivePart) -> Forest:
-    """The roots of the part's trees, the members of each, and which tree each chunk goes down."""
+    """Return the roots of the part's trees, the members of each, and which tree each chunk goes down."""
     if part.kind == "all_gather":
         trees = np.arange(len(part.group))
         return part.group, [part.group] * len(trees), np.repeat(trees, part.chunks)
     if part.kind == "broadcast":
         return part.group[part.root :][:1], [part.group], np.zeros(part.chunks, np.int64)
-    # Chunk by chunk, from one holder each: what is left of all-reduces after collecting.
+    # The second half of an all-reduce: each chunk spreads from its only holder.
     numbers: dict[tuple[int, bytes], int] = {}
     members, of_chunk = [], []
     for chunk in range(len(part.bytes)):
@@ -145,7 +145,7 @@ def _forest(part: CollectivePart) -> Forest:
 def _carried(
     tree: NDArray[Any], tree_of_chunk: NDArray[Any], trees: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Pairs of a tree's edge and a chunk that goes down the tree, ordered by edge and by chunk."""
+    """Return pairs of a tree's edge and a chunk that goes down the tree, ordered by edge and by chunk."""
     by_tree = np.argsort(tree_of_chunk, kind="stable")
     count = np.bincount(tree_of_chunk, minlength=trees)
     first = np.cumsum(count) - count

@@ -1,15 +1,15 @@
 """The order in which a ring visits its NPUs, which decides how fast the ring is.
 
-The cost of a hop is what one block takes: the latencies of its route plus bytes / bandwidth, where
-a link that several hops of the ring use is shared among them. A ring is as fast as its largest hop;
-among equals, the sum of all hops decides. The candidates are
+The cost of a hop is the time of one block: the latencies of its route plus bytes / bandwidth, where a link is
+shared among all hops of the ring that use it. A ring is as fast as its longest hop; among equals, the sum of
+all hops decides. The candidates are
 
 - rank order;
-- on grids, a Hamiltonian cycle of neighbours (a snake whose way back was kept free), if there is one;
+- on grids, a Hamiltonian cycle of neighbours (a snake with a free lane for the return), if there is one;
 - for groups of up to 512, a tour improved by 2-opt, from rank order and from nearest neighbours.
 
-The cheapest one is taken, so a search is never worse than rank order by this measure. All sums are
-integers, so the same order comes out on every machine.
+The cheapest one is chosen, so a search is never worse than rank order by this measure. All sums are
+integers, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def ring_order(
     block_bytes: int,
     both_ways: bool = False,
 ) -> tuple[NDArray[np.int32], str]:
-    """The group in ring order, and where that order comes from.
+    """Return the group in ring order, and where that order comes from.
 
     Args:
         topology: The network.
         group: The NPUs in rank order.
-        order: As the user asked for it.
-        block_bytes: What a hop carries at a time.
+        order: The order that the user asked for.
+        block_bytes: Bytes that a hop carries at a time.
         both_ways: Whether data goes round in both directions.
 
     >>> import tacos
@@ -89,7 +89,7 @@ def ring_order(
 def ring_cost(
     topology: Topology, npus: NDArray[np.int32], *, block_bytes: int, both_ways: bool = False
 ) -> tuple[int, int]:
-    """Picoseconds of the ring's largest hop and of all hops together, shared links counted.
+    """Return the picoseconds of the ring's longest hop and of all hops together, with shared links counted.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
@@ -108,7 +108,7 @@ def ring_cost(
 
 
 def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | None:
-    """A cycle through all NPUs of a grid along its dimensions, or None where there is none.
+    """Return a cycle through all NPUs of a grid along its dimensions, or None if there is none.
 
     A path that snakes through all dimensions but one makes the grid two-dimensional. With an even
     side, snake through all columns but the first and come back along that one. With odd sides,
@@ -130,7 +130,7 @@ def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | No
         return np.arange(size, dtype=np.int32) if kind in CYCLIC or size == 2 else None
     if not closing:
         return None
-    # The last, so that a ring crosses the outermost dimension least often.
+    # Choose the last, so that a ring crosses the outermost dimension least often.
     last = closing[-1]
     path = _snake([side for side in sides if side is not last])
     if last[1] % 2:
@@ -144,7 +144,7 @@ def hamiltonian_cycle(dims: Sequence[tuple[str, int]]) -> NDArray[np.int32] | No
 
 
 def _snake(sides: Sequence[tuple[str, int, int]]) -> NDArray[Any]:
-    """A path through all places of a grid, one step along one side at a time."""
+    """Return a path through all places of a grid, one step along one side at a time."""
     path = np.zeros(1, np.int64)
     for _, size, stride in sides:
         rows = np.tile(path, (size, 1))
@@ -154,7 +154,7 @@ def _snake(sides: Sequence[tuple[str, int, int]]) -> NDArray[Any]:
 
 
 def _link_costs(topology: Topology, block_bytes: int, load: NDArray[Any] | int = 1) -> NDArray[Any]:
-    """Picoseconds of a block on each link, `load` blocks sharing it."""
+    """Return the picoseconds of a block on each link, which `load` blocks share."""
     time = np.ceil(np.float64(block_bytes) * 1e12 * load / topology.link_bandwidth_Bps)
     return np.minimum(time, 2.0**46).astype(np.int64) + topology.link_latency_ps
 
@@ -171,7 +171,7 @@ def _hop_costs(
 
 
 def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) -> NDArray[Any]:
-    """What a hop from i to j counts in the sum that 2-opt minimizes.
+    """Return the weight of a hop from i to j in the sum that 2-opt minimizes.
 
     The fourth power lets one long hop outweigh several short ones.
     """
@@ -184,7 +184,7 @@ def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) 
 
 
 def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
-    """The tour from place 0 that always goes on to the nearest place not yet visited."""
+    """Return the nearest-neighbour tour from place 0."""
     n = len(weight)
     tour, free = [0], np.ones(n, bool)
     for _ in range(n - 1):
@@ -194,7 +194,7 @@ def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
-    """Turn around the stretch of the tour that gains most, until none gains anything."""
+    """Reverse the section of the tour that gains most, until no reversal gains anything."""
     n = len(tour)
     stretch = np.triu(np.ones((n, n), bool), 1)
     stretch[0] = False
@@ -202,7 +202,7 @@ def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
         after = np.roll(tour, -1)
         ahead = np.cumsum(np.append(0, weight[tour, after]))
         back = np.cumsum(np.append(0, weight[after, tour]))
-        # Places i … j turned around: new hops (i-1 → j) and (i → j+1), those between turned.
+        # Reversing places i … j gives new hops (i-1 → j) and (i → j+1), and reverses those between.
         before = np.roll(tour, 1)
         change = weight[before[:, None], tour] + weight[tour[:, None], after]
         change -= ahead[1:] - np.append(0, ahead[: n - 1])[:, None]

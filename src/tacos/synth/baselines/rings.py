@@ -37,7 +37,7 @@ def ring(
     """Blocks go round a ring in one direction.
 
     Args:
-        topology, collective: Where, and what to do.
+        topology, collective: The problem.
         order: ``"search"`` for a good order of the group, ``"rank"``, or the NPUs in ring order.
         progress: Called from time to time with the share of the work done.
 
@@ -73,7 +73,7 @@ def bidirectional_ring(
 
 def _obstacle(_topology: Topology, collective: Collective) -> str:
     for part in collective.parts:
-        # A block between two members passes half of the others.
+        # A block between two members passes half of the others on average.
         hops = len(part.group) ** 3 if kind_of(part).per_pair else 0
         if needed := requirements.kind(part) or requirements.few_hops(part, hops):
             return needed

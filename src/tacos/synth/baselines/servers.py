@@ -1,7 +1,7 @@
-"""Parameter servers: all NPUs push to a server, which sums and hands out the result.
+"""Parameter servers: all NPUs push to a server, which sums and sends back the result.
 
-A central server takes n·S bytes in and sends n·S out, which overlap chunk by chunk; k servers share
-that. Servers may be members of the group (colocated) or any other NPUs (dedicated): with dedicated
+A central server receives n·S bytes and sends n·S, which overlap chunk by chunk; k servers share the
+load. Servers may be members of the group (colocated) or any other NPUs (dedicated): with dedicated
 ones a worker's port carries S bytes each way, less than the 2(n-1)/n S of a ring.
 """
 
@@ -72,7 +72,7 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
 
 
 def _hops(topology: Topology, part: CollectivePart) -> int:
-    """How many hops all transfers make together if the first member is the server."""
+    """Return the total number of hops if the first member is the server."""
     n = len(part.group)
     if n < 2:
         return 0
@@ -90,7 +90,7 @@ def _servers(part: CollectivePart, servers: int | Sequence[int]) -> NDArray[Any]
 
 
 def _push_and_pull(part: CollectivePart, servers: NDArray[Any]) -> Moves:
-    """Chunk i to server i mod k and back, in an order in which workers visit servers in turn."""
+    """Return the moves of chunk i to server i mod k and back, ordered so that workers visit servers in turn."""
     n, k = len(part.group), len(servers)
     chunks = np.arange(n * part.chunks)
     check_memory(2 * n * len(chunks))
@@ -98,7 +98,7 @@ def _push_and_pull(part: CollectivePart, servers: NDArray[Any]) -> Moves:
     chunk = np.repeat(chunks, n)
     order = np.lexsort((chunk, (chunk - worker) % n, chunk // k))
     worker, chunk = worker[order], chunk[order]
-    # Servers keep their own contributions, and one worker needs no server.
+    # Servers keep their own contributions, and a single worker needs no server.
     others = (part.group[worker] != servers[chunk % k]) & (n > 1)
     worker, chunk = worker[others], chunk[others]
     pairs = np.repeat(part.group, k), np.tile(servers, n)

@@ -1,16 +1,16 @@
-"""Themis: every chunk goes through the dimensions in an order of its own, so that all are busy.
+"""Themis: every chunk goes through the dimensions in its own order, so that all dimensions are busy.
 
-S. Rashidi et al., ISCA 2022. A hierarchical collective that takes all chunks through the dimensions
-in one order loads the first ones most. Themis looks at the load that each dimension has so far
-and sends the next chunk, whose first hops are its largest, through the least loaded dimension first.
+S. Rashidi et al., ISCA 2022. A hierarchical collective that takes all chunks through the dimensions in the
+same order loads the first dimensions most. Themis tracks the load of each dimension and sends the next chunk,
+whose first hops are its largest, through the least loaded dimension first.
 
 Here a *bundle* is Themis's chunk: two pieces of every block, which go round rings in opposite
-directions (or one piece, where there is no ring to go round both ways). A *phase* takes a bundle
+directions (or one piece, if no ring can be used in both directions). A *phase* takes a bundle
 through one dimension. A dimension serves one phase at a time, in the order in which they become
-ready (``"fifo"``) or, of those that are ready, the smallest first (``"scf"``).
+ready (``"fifo"``), or the smallest ready phase first (``"scf"``).
 
-The network is the same from every NPU, and all of them do the same at the same time. So phases are
-timed once for all, and the schedule is an orbit: the transfers that leave NPU 0.
+The network looks the same from every NPU, and all NPUs do the same at the same time. So phases are timed
+once for all NPUs, and the schedule is an orbit: the transfers that leave NPU 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["THEMIS", "themis"]
 
 _SCHEDULING = ("fifo", "scf")
-_FREE = -1  # stands for a bundle: a side may have become free
+_FREE = -1  # in place of a bundle: a side may have become free
 
 
 def themis(
@@ -53,16 +53,16 @@ def themis(
     order: Sequence[int] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Reduce-scatter and all-gather, each chunk through the dimensions in an order of its own.
+    """Reduce-scatter and all-gather each chunk through the dimensions in its own order.
 
     Args:
         topology: A product of rings, cliques and switches, unedited.
         collective: One all-gather, reduce-scatter or all-reduce of all NPUs. Sizes that cut into
             equal chunks give an orbit, others take memory for every transfer.
-        scheduling: Which of the chunks that wait for a dimension goes first: ``"fifo"``, the one
-            that came first, or ``"scf"``, the smallest.
-        order: One order for the sums of all chunks instead, such as ``[0, 1, …]``: what Themis is
-            compared with.
+        scheduling: Which of the chunks that wait for a dimension goes first: ``"fifo"``, the first to
+            arrive, or ``"scf"``, the smallest.
+        order: The same order for the sums of all chunks, such as ``[0, 1, …]``: the baseline of the Themis
+            paper.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -80,7 +80,7 @@ def themis(
     sizes = [size for _, size in topology.dims]
     turns = None if order is None else list(order)
     if turns is not None and sorted(turns) != list(range(len(sizes))):
-        raise ValueError(f"order is {turns}; it must name each of {len(sizes)} dimensions once")
+        raise ValueError(f"order is {turns}; it must name each of the {len(sizes)} dimensions once")
     options = {"scheduling": scheduling} | ({} if turns is None else {"order": turns})
     provenance = json.dumps({"engine": THEMIS.name, **options})
 
@@ -111,14 +111,14 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A dimension longer than 1, and what one block takes along it.
+    """A dimension of more than one NPU, and the times of one block along it.
 
     Attributes:
-        number, size, stride: Of the dimension.
+        number, size, stride: Number, size and stride of the dimension.
         kind: ``"ring"``, ``"clique"`` or ``"switch"``; two NPUs are a clique.
         directions: 2 for a ring whose two directions can carry a piece each, otherwise 1.
-        busy, legs, delay: Picoseconds that a link is taken, that each leg of a hop takes, and that
-            adding what arrived takes.
+        busy, legs, delay: Picoseconds that a link is busy, that each leg of a hop takes, and that a
+            reduction takes.
         bandwidth: Bandwidth of an NPU, over all its links along this dimension.
     """
 
@@ -133,20 +133,20 @@ class _Side:
     bandwidth: int
 
     def line(self, pieces: int, blocks: int) -> int:
-        """How many blocks leave one after the other in a step."""
+        """Return the number of blocks that leave one after another in a step."""
         in_turn = self.size - 1 if self.kind == "switch" else 1
         return in_turn * blocks * (1 if self.directions == 2 else pieces)
 
     def arrival(self, op: int) -> int:
-        """From the start of a hop until its block can be read."""
+        """Return the time from the start of a hop until its block can be read."""
         return sum(self.legs) + (self.delay if op == REDUCE else 0)
 
     def period(self, pieces: int, blocks: int, op: int) -> int:
-        """From step to step: a block moves on when it has arrived and the link is free."""
+        """Return the time between steps: a block moves on when it has arrived and the link is free."""
         return max(self.line(pieces, blocks) * self.busy, self.arrival(op))
 
     def taken(self, pieces: int, blocks: int, op: int) -> int:
-        """How long a phase keeps the dimension."""
+        """Return how long a phase occupies the dimension."""
         steps = self.size - 1 if self.kind == "ring" else 1
         last = self.line(pieces, blocks) * self.busy
         return (steps - 1) * self.period(pieces, blocks, op) + last
@@ -156,11 +156,11 @@ class _Phase(NamedTuple):
     side: int
     op: int
     spread: tuple[int, ...]  # sides along which the NPUs that hold parts of one sum differ
-    blocks: int  # of each piece in a message: as many as there are such NPUs
+    blocks: int  # of each piece in a message: the number of such NPUs
 
 
 class _Hops(NamedTuple):
-    """What one piece does in a phase, seen from NPU 0: hops in turn, each with all blocks."""
+    """The hops of one piece in a phase, seen from NPU 0, one after another, each with all blocks."""
 
     to: NDArray[np.int64]
     owner: NDArray[np.int64]  # of the block; hops by blocks
@@ -191,13 +191,13 @@ class _Bundles:
             times = (time for side in self.sides for time in (side.busy, side.delay, *side.legs))
             if end < 2**32 * max(gcd(*times), 1):
                 break
-            quantum = (end >> 31) + 1  # durations that are multiples of it make starts that are
+            quantum = (end >> 31) + 1  # so that starts, sums of rounded durations, fit into 31 bits
 
     def _in_bundle(self, bundle: int) -> int:
         return min(self.width, self.pieces - bundle * self.width)
 
     def _orders(self, block: int, order: Sequence[int] | None) -> Iterator[list[int]]:
-        """For each bundle, the sides in the order in which its sums go through them."""
+        """Return, for each bundle, the sides in the order in which its sums go through them."""
         sides = self.sides
         if order is not None:
             place = {side.number: i for i, side in enumerate(sides)}
@@ -208,7 +208,7 @@ class _Bundles:
         for bundle in range(self.bundles):
             pieces = self._in_bundle(bundle)
             turns = sorted(range(len(sides)), key=lambda i: (load[i], i))
-            # A difference below a sixteenth of the bundle is not worth another order.
+            # A difference below a sixteenth of the bundle does not justify another order.
             bytes_ = self.topology.npus * pieces * block
             if sides and 16 * (max(load) - min(load)) < bytes_ * 10**12 // sides[0].bandwidth:
                 turns.sort()
@@ -225,7 +225,7 @@ class _Bundles:
         return {"reduce_scatter": sums, "all_gather": copies, "all_reduce": sums + copies}[kind]
 
     def _timetable(self) -> tuple[list[list[int]], int]:
-        """When each phase of each bundle starts, and when everything is done."""
+        """Return when each phase of each bundle starts, and when everything is done."""
         starts = [[0] * len(phases) for phases in self.phases]
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.sides]
         free = [0] * len(self.sides)
@@ -253,7 +253,7 @@ class _Bundles:
         return starts, now
 
     def orbit(self, collective: Collective, provenance: str) -> Schedule:
-        """The schedule: the transfers that leave NPU 0, and the translations."""
+        """Return the schedule: the transfers that leave NPU 0, and the translations."""
         rank = np.argsort(collective.parts[0].group)
         hops = lru_cache(None)(self._hops)
         found = []
@@ -278,7 +278,7 @@ class _Bundles:
         turn = np.arange(side.size - 1)
         step = turn if side.kind == "ring" else 0 * turn
         line = turn if side.kind == "switch" else 0 * turn
-        # Where hops lead from and to along the side, with the block's owner at 0.
+        # Start and end of hops along the side, with the block's owner at 0.
         if side.kind == "ring":
             src, dst = (turn, turn + 1) if phase.op == COPY else (turn + 1, turn + 2)
             src, dst = (-src, -dst) if back else (src, dst)
@@ -320,7 +320,7 @@ class _Bundles:
 
 
 def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
-    """The dimensions longer than 1, with durations rounded up to multiples of the quantum."""
+    """Yield the dimensions of more than one NPU, with durations rounded up to multiples of the quantum."""
     blocking = topology.link_model == "blocking"
     whole = topology.forwarding == "store_and_forward"
 
@@ -353,7 +353,7 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
 
 
 def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Schedule:
-    """The same transfers at the same times, of chunks of which some are a byte smaller."""
+    """Return the transfers at the same times for chunks some of which are a byte smaller."""
     check_memory(orbit.transfers)
     packed = orbit.expand()
     return Schedule(

@@ -1,12 +1,12 @@
-"""Two binary trees that share the work: as NCCL has them, and fitted to the network as in C-Cube.
+"""Two binary trees that share the work: NCCL's, and trees fitted to the network as in C-Cube.
 
 Half of the chunks go up and down each tree, and every NPU is a leaf of one of them. Chunks follow
 each other: a tree's root sends a sum down as soon as it has it, while later chunks are still on
 their way up. That overlap takes K chunks through a tree of depth d in about (2d + K)(α + Sβ/K),
 where all the way up and then all the way down would take 2(d + K)(α + Sβ/K).
 
-It needs links of their own for the edges of both trees, in both directions. C-Cube (S. Cho et al.,
-HPCA 2023) lays the trees out so on a DGX-1, with detours through other GPUs where there is no link.
+This needs separate links for the edges of both trees, in both directions. C-Cube (S. Cho et al.,
+HPCA 2023) lays the trees out in this way on a DGX-1, with detours through other GPUs where there is no link.
 Here the layout is searched (``cpp/synth/tree_layout.hpp``): which NPU has which place in each tree.
 """
 
@@ -50,7 +50,7 @@ def double_binary_tree(
 ) -> Schedule:
     """All-reduce, broadcast and reduce over two trees in rank order, half of the chunks on each.
 
-    An open number of chunks is chosen by the size: the more bytes for a latency, the more chunks.
+    If the number of chunks is open, it grows with the bytes per latency.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")
@@ -73,9 +73,9 @@ def c_cube(
     memory: dict[tuple[bytes, int], list[NDArray[np.int32]]] | None = None,
     progress: Progress = None,
 ) -> Schedule:
-    """The same over two trees that are laid out on the network, with a link for each edge.
+    """Use two trees that are laid out on the network, with a link for each edge.
 
-    The layout is searched for groups of up to 256; larger ones have their trees in rank order. A `memory` keeps the
+    The layout is searched for groups of up to 256 NPUs; larger groups use trees in rank order. The `memory` keeps
     layouts for other numbers of chunks.
 
     >>> import tacos
@@ -106,7 +106,7 @@ def _has_roots(kind: Kind) -> bool:
 
 
 def _pipelined(topology: Topology, collective: Collective) -> Collective:
-    """The collective with an open number of chunks chosen so that (d + K)(α + Sβ/K) is smallest."""
+    """Return the collective with an open number of chunks chosen so that (d + K)(α + Sβ/K) is smallest."""
     if collective.resolved or not collective.parts or not topology.links:
         return collective
     latency = max(int(np.median(topology.link_latency_ps)), 1)
@@ -123,14 +123,14 @@ def _pipelined(topology: Topology, collective: Collective) -> Collective:
 def _layout(
     topology: Topology, group: NDArray[np.int32], root: int, progress: Progress
 ) -> list[NDArray[np.int32]]:
-    """The parents of all ranks in two trees that share few links."""
+    """Return the parents of all ranks in two trees that share few links."""
     n, parent = len(group), block_trees.tree_parents(len(group))
     ranks = np.roll(np.arange(n, dtype=np.int32), -max(root, 0))
-    # In the other tree all but the root are one further on: leaves become inner nodes.
+    # The other tree is shifted by one except at the root, so leaves become inner nodes.
     place = np.concatenate([ranks, ranks[:1], np.roll(ranks[1:], -1)])
     if 2 < n <= LARGEST_SEARCH:
         src, dst = np.repeat(group, n), np.tile(group, n)
-        # No rank sends to itself, so any route may stand there.
+        # No rank sends to itself, so any route will do here.
         dst[:: n + 1] = np.roll(group, 1)
         speed = topology.link_bandwidth_Bps
         place = lay_out_trees(

@@ -1,10 +1,10 @@
-"""The forest engine: spanning trees that use a network as fully as possible, and chunks down them.
+"""The forest engine: packs spanning trees that use a network as fully as possible, and pipelines chunks down them.
 
 ForestColl's theory (arXiv 2402.06787): an all-gather is as fast as its narrowest cut allows if every NPU
-spreads its part over several trees of the right weights. The core (``cpp/synth/forest/packing.hpp`` has
+spreads its part over several trees with the right weights. The core (``cpp/synth/forest/packing.hpp`` has
 the method) finds such trees, shallow ones first; chunks go down them in proportion to their weights. Sums
-go up trees that were grown on the reversed network (:mod:`tacos.synth.phases`). Where the network is the same
-from every NPU, the trees of one are enough (``cpp/synth/forest/translations.hpp``). An all-reduce may also go up
+go up trees that were grown on the reversed network (:mod:`tacos.synth.phases`). Where the network looks the same
+from every NPU, the trees of one NPU are enough (``cpp/synth/forest/translations.hpp``). An all-reduce may also go up
 and down trees of its own, and through switches that sum (``cpp/synth/forest/two_way.hpp``).
 """
 
@@ -51,30 +51,30 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _MOST_GROWN = 128
-"""NPUs of a network without symmetry: half a minute's worth."""
+"""Largest number of NPUs of a network without symmetry: about half a minute of work."""
 _MOST_ALIKE = 2048
 _MOST_REPEATED = 64
-"""NPUs for which trees are grown for a part of them and repeated, or grown although all are alike."""
+"""Largest number of NPUs for which trees of some NPUs are grown and repeated, or grown despite a symmetry."""
 _MOST_BOTH = 200_000
-"""Transfers up to which trees with and without symmetry are compared."""
+"""Largest number of transfers for which trees with and without symmetry are compared."""
 _MANY = 30_000
-"""Transfers from which on a pipeline is long enough to show how well its hops can be arranged."""
+"""Smallest number of transfers for which a pipeline shows how well its hops can be arranged."""
 _FAR, _LATENT = 1.03, 1.5
-"""Times the time of a fluid: schedules between these leave gaps, slower ones wait for latencies."""
+"""Range of ratios to the fluid time in which schedules leave gaps; slower ones wait for latencies."""
 _SLACK = 0.15
-"""Share of the bandwidth between switches that is left unused where gaps remain."""
+"""Share of the bandwidth between switches that is left unused if gaps remain."""
 _TRIAL = 512
-"""Trees that show what trees both ways reach."""
+"""Number of trees that suffices to see what two-way trees reach."""
 _MOST_EXCHANGED = 40_000
-"""Transfers of an exchange: it is for few bytes, where a long synthesis is not worth it."""
+"""Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
-"""Capabilities of a switch as in NVLS."""
+"""Capabilities of a switch that NVLS needs."""
 _GROWING_US, _GROWING_LINKS_US = 7.0, 0.7
 """Microseconds per NPU³ to grow trees on a network without symmetry, with and without switches (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
-"""Chunk counts to search beyond the usual ones: a broadcast's chunks are few on each link."""
+"""Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
 _COARSE, _SKIPS, _LONG = 64, 4, 2.0
-"""Chunk counts that are searched in steps of this factor, where bytes take this many times as long as latencies."""
+"""Chunk counts up to the first number are searched in steps of the second, if bytes take this many times as long as latencies."""
 
 
 def forest(
@@ -86,22 +86,21 @@ def forest(
 ) -> Schedule:
     """Pipeline chunks down throughput-optimal trees.
 
-    Sums of an all-reduce are made evenly at all members, each part then spread from there; or, where that carries
-    more, go up and down trees whose roots are wherever it suits. The provenance says which (``"trees"``), how
-    far the trees are below the narrowest cut where not all NPUs are alike (``"rate"``, 1 if not at all: so
-    it is wherever every switch, and every NPU outside the group, has as much bandwidth out as in), and by
-    how much bandwidths were rounded (``"tolerance"``).
+    The sums of an all-reduce are formed evenly at all members, and each part is then spread from its member. Or, where
+    that is faster, chunks go up and down trees with any roots. The provenance tells which (``"trees"``); the rate of
+    the trees relative to the narrowest cut, where NPUs differ (``"rate"``: 1 if every switch, and every NPU outside the
+    group, has as much bandwidth out as in); and by how much bandwidths were rounded (``"tolerance"``).
 
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter, all-reduce, broadcast or reduce.
-        memory: Trees found before, for this network, group and kind; new ones are added. For callers
-            who try several numbers of chunks.
+        memory: Trees found before for this network, group and kind; new ones are added. For callers that
+            try several numbers of chunks.
         progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A member cannot be reached; the message names it.
-        ValueError: The collective is of another kind.
+        ValueError: The collective is of a different kind.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_h100(2)
@@ -123,7 +122,7 @@ def forest(
         if part.kind == "all_reduce":
             found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
         return min(found, key=lambda schedule: schedule.time_ps)
-    slack = bool(used(known, " slack"))  # it was better before
+    slack = bool(used(known, " slack"))  # slack was better before
     found.append(_in_phases(topology, resolved, known, slack, progress))
     fluid_s = sum(part.size / trees.algbw_Bps for trees in used(known, ""))
     gaps = _FAR * fluid_s < min(one.time_s for one in found) < _LATENT * fluid_s
@@ -139,7 +138,7 @@ def forest(
 
 
 def _facts(known: Packed, way: str) -> dict[str, Any]:
-    """What the provenance says of trees."""
+    """Return the provenance of trees."""
     found, best = used(known, way), used(known, "") or used(known, way)
     rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
     return {
@@ -150,7 +149,7 @@ def _facts(known: Packed, way: str) -> dict[str, Any]:
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -166,20 +165,20 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return ""
     all_npus = not kind_of(part).rooted and len(part.group) == topology.npus
     if not all_npus or topology.npus > _MOST_ALIKE or not all_alike(topology):
-        most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} that are all alike and take part"
+        most = f"at most {_MOST_GROWN} NPUs, or {_MOST_ALIKE} of a symmetric network that all take part"
         fits = topology.npus <= _MOST_GROWN
         return "" if fits else f"{most}, not {len(part.group)} of {topology.npus}"
     if part.size < (chunks := topology.npus * max(part.chunks, 1)):
         return f"a byte for each of {chunks} chunks, not {part.size}"
     if topology.switches and topology.forwarding != "cut_through":
-        return f"switches that cut through where there are more than {_MOST_REPEATED} NPUs"
+        return f"cut-through switches for more than {_MOST_REPEATED} NPUs"
     if part.sums and (topology.reduce_bandwidth_Bps or not _one_speed(topology)):
-        return f"one speed per switch, and sums that take no time, for over {_MOST_REPEATED} NPUs"
+        return f"one speed per switch, and reductions that take no time, for more than {_MOST_REPEATED} NPUs"
     return ""
 
 
 def _one_speed(topology: Topology) -> bool:
-    """Whether all links of every switch are equally fast."""
+    """Return whether all links of each switch have the same bandwidth."""
     speeds = topology.link_bandwidth_Bps
     least = np.full(topology.npus + topology.switches, np.iinfo(np.int64).max)
     most = np.zeros_like(least)
@@ -190,7 +189,7 @@ def _one_speed(topology: Topology) -> bool:
 
 
 def _has_chains(topology: Topology) -> bool:
-    """Whether a switch is next to a switch."""
+    """Return whether two switches are linked."""
     return bool(((topology.link_src >= topology.npus) & (topology.link_dst >= topology.npus)).any())
 
 
@@ -200,14 +199,14 @@ def _orbits(
     known: Packed,
     progress: Callable[[float], object] | None,
 ) -> Schedule | None:
-    """The schedule by some NPUs' trees and their images, if the network has such a symmetry."""
+    """Return the schedule made of some NPUs' trees and their images, if the network is symmetric enough."""
     (part,) = collective.parts
     if len(part.group) != topology.npus or kind_of(part).rooted:
         return None
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
-        # Balanced for these chunks, which may be a little below what the cuts allow.
+        # Balanced for these chunks, which may cost a little bandwidth.
         facts = json.dumps({"engine": ENGINE.name})
         return schedule_orbits(topology, collective, provenance=facts, progress=progress)
     if topology.npus > _MOST_REPEATED:
@@ -236,7 +235,7 @@ def _in_phases(
     slack: bool,
     progress: Callable[[float], object] | None,
 ) -> Schedule:
-    """Sums to their owners, then results from them."""
+    """Return a schedule that reduces chunks at their owners and then spreads the results."""
     solve = partial(_spread, home=topology, known=known, slack=slack, progress=progress)
     schedule = in_phases(topology, collective, solve, progress=progress)
     return schedule.with_provenance(_facts(known, " slack" if slack else ""))
@@ -250,7 +249,7 @@ def _spread(
     slack: bool,
     progress: Callable[[float], object] | None,
 ) -> Schedule:
-    """Every chunk from its holder down a tree to the NPUs that need it."""
+    """Return the moves of every chunk from its holder down a tree to the NPUs that need it."""
     (part,) = problem.parts
     holder, members = _holders(part)
     use = ("spread" if network is home else "collect") + (" slack" if slack else "")
@@ -268,7 +267,7 @@ def _both_ways(
     fluid_s: float,
     progress: Callable[[float], object] | None,
 ) -> list[Schedule]:
-    """An all-reduce up and down one tree for each chunk, where that may be faster than `fluid_s`."""
+    """Return an all-reduce up and down one tree per chunk, if that may be faster than `fluid_s`."""
     (part,) = collective.parts
     if "both ways" not in known:
         pair = pack_two_way(topology, part.group, _TRIAL, progress)
@@ -294,7 +293,7 @@ def _team_exchanges(
     limit_s: float,
     progress: Callable[[float], object] | None,
 ) -> list[Schedule]:
-    """All-reduces of few bytes that cross the network once, where that may take less than `limit_s`."""
+    """Return all-reduces for small sizes that cross the network once, if they may take less than `limit_s`."""
     (part,) = collective.parts
     members, dims = len(part.group), topology.dims
     teams = {1}
@@ -304,10 +303,10 @@ def _team_exchanges(
     least_s = part.size / max(float(ingress[part.group].min()), 1.0)
     found = []
     for team in sorted(teams):
-        # What enters an owner: a share of its team's inputs, and of the other teams' sums.
+        # An owner receives a share of its team's inputs and of the other teams' sums.
         copies = (team - 1 + members // team - 1) / team
         each = 2 * (members - members // team) + members // team * (members // team - 1)
-        # Owners wait for each other, so that bytes alone never take all the time.
+        # Owners wait for each other, so the time is more than that of the bytes.
         if 2 * least_s * copies > limit_s or each * collective.chunks > _MOST_EXCHANGED:
             continue
         facts = json.dumps({"engine": ENGINE.name, "trees": "exchange"})
@@ -318,12 +317,12 @@ def _team_exchanges(
 
 
 def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where each chunk is, and who needs it."""
+    """Return where each chunk is, and which NPUs need it."""
     if part.kind == "all_gather":
         return np.repeat(part.group, part.chunks), part.group
     if part.kind == "broadcast":
         return np.repeat(part.group[part.root :][:1], part.chunks), part.group
-    # What is left of an all-reduce after collecting: every chunk from its owner to all.
+    # The second half of an all-reduce: every chunk goes from its owner to all.
     needed = np.repeat(part.bytes > 0, np.diff(part.output_begin))
     members = np.unique(part.outputs[needed])
     return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members
@@ -376,5 +375,5 @@ ENGINE = Engine(
     work=_work,
     chunk_counts=_chunk_counts,
     limit_s=_limit_s,
-    patience=4,  # the weights of trees do not suit every count
+    patience=4,  # some chunk counts do not match the weights of trees
 )

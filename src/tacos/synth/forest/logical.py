@@ -1,9 +1,9 @@
-"""Networks of members only: what each path through switches and relays should carry, by a linear program.
+"""Replace switches and relays by paths between members, with capacities from a linear program.
 
-Trees of members fill every cut of a network that has no other nodes (Edmonds). Where a switch or a relay has
-as much bandwidth out as in, it can be split off without loss; elsewhere it matters which of its inputs
-is joined to which output. The program gives every path between two members a capacity: the links carry them all,
-and every member can be reached from all roots at the largest common rate, by a flow of its own.
+In a network of members only, trees can fill every cut (Edmonds). A switch or relay with as much bandwidth out as in
+can be split off without loss; otherwise it matters which of its inputs is joined to which output. The linear program
+gives every path between two members a capacity that the links can carry, and maximizes the common rate at which all
+roots reach every member.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["forest_through_program"]
 
 _MOST_PATHS = 2000
 _MOST_FLOWS = 6000
-"""Larger programs take more than a few seconds."""
+"""Largest linear program; larger ones take more than a few seconds."""
 _LEAST = 1e-4
-"""Paths that carry less, in relation to the fastest link, are left out."""
+"""Smallest capacity of a path relative to the fastest link; slower paths are left out."""
 
 
 def forest_through_program(
@@ -39,14 +39,14 @@ def forest_through_program(
     roots: NDArray[np.int32],
     pack: Callable[[Topology], Forest],
 ) -> Forest | None:
-    """Trees over paths whose capacities were optimized; None where that cannot be done.
+    """Return trees over paths whose capacities were optimized; None if that is not possible.
 
-    So it is where the network is too large, or a member can be reached only over paths that are left out as slow.
+    That is so if the network is too large, or if a member can be reached only over paths that are left out as slow.
 
     Args:
         topology: The network.
         members: The NPUs that the trees reach.
-        roots: Where they start.
+        roots: The NPUs where the trees start.
         pack: Packs trees that fill a network of members only.
 
     >>> import tacos
@@ -80,13 +80,13 @@ def forest_through_program(
     logical = from_links(topology.npus, rows, connected=False)
     try:
         trees = pack(logical)
-    except InfeasibleError:  # what was left out as too slow was the only path
+    except InfeasibleError:  # the only path was left out as too slow
         return None
     return reroute_forest(trees, topology, np.array(begin, np.int64), np.array(links, np.int32))
 
 
 def _paths(topology: Topology, members: set[int]) -> Iterator[list[int]]:
-    """All paths between two members that pass no node twice and no other member."""
+    """Yield all paths between two members that pass no node twice and no other member."""
     leaving: list[list[int]] = [[] for _ in range(topology.nodes)]
     for link, source in enumerate(topology.link_src.tolist()):
         leaving[source].append(link)
@@ -115,9 +115,9 @@ def _capacities(
     ends: list[tuple[int, int]],
     pairs: list[tuple[int, int]],
 ) -> NDArray[np.float64] | None:
-    """What each path carries where the rate is largest, in bytes per second.
+    """Return the bytes per second on each path that maximize the rate.
 
-    Columns are the paths' capacities, for each member the flow that reaches it over each pair, and the rate.
+    The columns are the capacities of the paths, the flow to each member over each pair, and the rate.
     """
     number = {pair: k for k, pair in enumerate(pairs)}
     sinks = members.tolist()
@@ -139,7 +139,7 @@ def _capacities(
             enter(link, k, 1.0)
     for i in range(len(sinks)):
         base = len(upper)
-        upper += [0.0] * len(pairs)  # flow below what the paths carry
+        upper += [0.0] * len(pairs)  # a flow is at most the capacity of its paths
         lower += [-np.inf] * len(pairs)
         for k in range(len(pairs)):
             enter(base + k, first + i * len(pairs) + k, 1.0)
@@ -147,7 +147,7 @@ def _capacities(
             enter(base + number[pair], k, -1.0)
     for i, sink in enumerate(sinks):
         base = len(upper)
-        upper += [0.0] * len(sinks)  # what leaves a member is what comes, and its rate
+        upper += [0.0] * len(sinks)  # conservation: outflow is inflow plus the member's rate
         lower += [0.0] * len(sinks)
         place = {member: base + k for k, member in enumerate(sinks)}
         for k, (source, end) in enumerate(pairs):

@@ -34,11 +34,11 @@ class Packing:
     """Trees from roots to all members of a group, with the rates they carry.
 
     Attributes:
-        trees: The trees as columns. If they have a ``node_image``, they are those of NPU 0, and the
-            others' trees are their images.
-        members: Whom they reach.
-        roots: Where they start.
-        cut_Bps: What the narrowest cut lets every root send, in bytes per second.
+        trees: The trees as columns. If they have a ``node_image``, they are those of NPU 0, and the trees of
+            other NPUs are their images.
+        members: The NPUs that the trees reach.
+        roots: The NPUs where the trees start.
+        cut_Bps: The rate that the narrowest cut allows every root, in bytes per second.
     """
 
     trees: Forest
@@ -48,17 +48,17 @@ class Packing:
 
     @property
     def rate_Bps(self) -> float:
-        """What every root sends, in bytes per second."""
+        """The rate of every root, in bytes per second."""
         return root_rate_Bps(self.trees) * self.trees.rate
 
     @property
     def algbw_Bps(self) -> float:
-        """Size over time of an all-gather (of one root: a broadcast) that is large."""
+        """Size over time of a large all-gather (or broadcast, with one root)."""
         return self.rate_Bps * len(self.roots)
 
     @property
     def height(self) -> int:
-        """Hops from a root to a leaf at most."""
+        """Largest number of hops from a root to a leaf."""
         return int(self.trees.depth.max(initial=0))
 
 
@@ -69,12 +69,12 @@ def packing(
     root: int | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Packing:
-    """Trees that carry as much as the narrowest cut allows.
+    """Return trees that carry as much as the narrowest cut allows.
 
     Args:
         topology: Any network.
         group: The NPUs that take part; all if not given. Others only relay.
-        root: The only NPU that sends; all members send at one rate if not given.
+        root: The only NPU that sends; by default all members send at the same rate.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -99,8 +99,8 @@ def packing(
 
 
 Packed = dict[str, Packing | None]
-"""Trees by their use: "spread" or "collect", with " slack", or with " orbit" as images of a few;
-"both ways" for all-reduces. None where there are none."""
+"""Trees by their use: "spread" or "collect", plain, with " slack", or with " orbit" (images of a few trees);
+"both ways" for all-reduces. None if there are none."""
 
 
 def general_packing(
@@ -110,7 +110,7 @@ def general_packing(
     slack: float,
     progress: Callable[[float], object] | None,
 ) -> Packing:
-    """Trees of all roots, whatever the network."""
+    """Return trees of all roots in any network."""
     amounts = np.ones(len(roots), np.int64)
 
     def pack(network: Topology) -> Forest:
@@ -125,15 +125,15 @@ def general_packing(
 
 
 def root_rate_Bps(trees: Forest) -> float:
-    """What a root sends, if the trees carry all of it."""
+    """Return the bytes per second that a root sends if the trees carry all of it."""
     return trees.demand_weight * trees.unit_Bps / trees.unit_parts
 
 
 def suited_chunks(chunks: int, packed: Packed) -> int:
-    """A number of chunks like the given one of which every tree gets its exact share.
+    """Return a number of chunks near the given one that gives every tree exactly its share.
 
     Args:
-        chunks: About how many.
+        chunks: Approximate number of chunks.
         packed: The trees that :func:`forest` has found.
 
     >>> import tacos
@@ -152,6 +152,6 @@ def suited_chunks(chunks: int, packed: Packed) -> int:
 
 
 def used(known: Packed, way: str) -> list[Packing]:
-    """The trees of one way, for spreading and collecting as far as there are any."""
+    """Return the packings of one kind, for spreading and for collecting, as far as they exist."""
     found = (known.get(f"{what}{way}") for what in ("spread", "collect"))
     return [one for one in found if one is not None]

@@ -1,13 +1,13 @@
 """The milp engine: schedules of the fewest epochs, by integer programming with HiGHS.
 
-Time is cut into epochs (:mod:`~tacos.synth.milp.problem`); whether a schedule of T epochs exists is an integer
-program (:mod:`~tacos.synth.milp.model`). T grows from what no schedule beats until there is one, or until
-the greedy engine's schedule is reached, which is the answer when nothing better is found in time. Of
-each T, schedules that are their own images under the network's symmetry are looked for first: their
-program is smaller by the order of the group. Sums are made of copies (:mod:`tacos.synth.phases`).
+Time is divided into epochs (:mod:`~tacos.synth.milp.problem`); whether a schedule of T epochs exists is an integer
+program (:mod:`~tacos.synth.milp.model`). T grows from a lower bound until a schedule exists, or until the greedy
+engine's schedule is reached, which is returned if nothing better is found in time. For each T, schedules that are
+invariant under the network's symmetry are tried first: their program is smaller by the order of the group. Reductions
+are built from copies (:mod:`tacos.synth.phases`).
 
-The idea of the time-expanded program is that of TE-CCL (Liu et al., SIGCOMM 2024) and TACCL (Shah et al.,
-NSDI 2023); starts as steps, windows, search from below and orbits are ours.
+The time-expanded program follows TE-CCL (Liu et al., SIGCOMM 2024) and TACCL (Shah et al., NSDI 2023). Cumulative
+start variables, windows, the search from below and orbits are new here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "milp", "obstacle"]
 
 _ASKED_PAIRS = 600
-"""Chunks times links up to which "auto" asks this engine (chosen)."""
+"""Largest chunks times links for which "auto" uses this engine (chosen)."""
 _ASKED_COLUMNS, _ASKED_NODES = 1500, 50
-"""Columns of a program and nodes of a search tree for "auto" at normal effort: about a second."""
+"""Columns of a program, and nodes of a search tree, for "auto" at normal effort: about a second."""
 _MOST_PAIRS = 10**6
-"""Of chunks and links: beyond, even to count the variables takes long."""
+"""Largest product of chunks and links; beyond it, even counting the variables takes long."""
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """What the engine needs and does not find, or nothing.
+    """Return the requirement of the engine that is not met; empty if all are met.
 
     >>> import tacos
     >>> torus = tacos.topology.torus(32, 32)
@@ -70,31 +70,31 @@ def milp(
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Find a schedule of the fewest epochs, and prove that it is one.
+    """Find a schedule of the fewest epochs, and prove that it is optimal.
 
-    The provenance says what is proven: ``"proven"`` is true if no schedule of fewer epochs exists (of each
-    half, where a collective collects sums and then spreads them). With ``"exact_epochs"`` the epoch divides
-    all durations, so that this is the optimum for these chunks and hops and not only that of the rounded
-    problem. ``"gap"`` is the distance to the best proven bound. A program that is too large is not
-    tried: ``"note"`` says its size, and the greedy engine's schedule is returned.
+    The provenance tells what is proven: ``"proven"`` is true if no schedule of fewer epochs exists (for each
+    half of a collective that reduces and then spreads). With ``"exact_epochs"`` the epoch divides all
+    durations, so the schedule is optimal for these chunks and hops, and not only for the rounded problem.
+    ``"gap"`` is the distance to the best proven bound. A program that is too large is not solved: ``"note"``
+    gives its size, and the greedy engine's schedule is returned.
 
     Args:
         topology: Up to a few dozen NPUs.
-        collective: Any, with its number of chunks chosen.
+        collective: Any collective, with its number of chunks chosen.
         time_limit: Seconds. Results that it did not cut short do not depend on the machine.
-        columns: Programs with more starts to choose from are not tried; those of millions do not come to
-            anything within minutes.
-        nodes: So many of each search tree are looked at, at most, on any machine the same.
-        epoch: Length of an epoch; by default one that rounds little and makes few epochs.
+        columns: Largest number of start variables; larger programs are not solved. Programs of millions do not
+            finish within minutes.
+        nodes: Largest number of nodes of each search tree, independent of the machine.
+        epoch: Length of an epoch; the default is a compromise between little rounding and few epochs.
         symmetry: Whether to look for symmetric schedules first.
-        within: A sketch: what may be used, and what is preferred; its symmetries are required, not tried.
-            The network has no links but those that it allows.
+        within: A sketch; its symmetries are required, not only tried. The network must have only links that
+            it allows.
         seed, threads: For HiGHS and the greedy engine.
         progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached; the message names the pair.
-        ValueError: A wrong argument, or a sketch's symmetry that the network or collective lacks.
+        ValueError: An argument is wrong, or the network or collective lacks a sketch's symmetry.
 
     >>> import tacos
     >>> box = tacos.topology.dgx1(latency="0s")
@@ -104,10 +104,12 @@ def milp(
     (6e-05, True)
     """
     if not time_limit > 0:
-        raise ValueError(f"time_limit is {time_limit!r}; it must be positive")
+        raise ValueError(f"time_limit must be positive; got {time_limit!r}")
     if type(threads) is not int or threads < 1:
-        raise ValueError(f"threads is {threads!r}; it must be a positive number")
-    from tacos.synth.milp.search import Search  # what few problems need would slow every import
+        raise ValueError(f"threads must be a positive number; got {threads!r}")
+    from tacos.synth.milp.search import (
+        Search,
+    )  # few problems need it, and it would slow every import
 
     epoch_ps = None if epoch is None else max(time_ps(epoch, what="epoch"), 1)
     solver.highs()
@@ -148,12 +150,12 @@ def milp(
 
 
 def _halves(collective: Collective) -> bool:
-    """Whether the collective collects and then spreads."""
+    """Return whether the collective collects and then spreads."""
     return sums(collective) and not only_collects(collective)
 
 
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of the whole, from what is known of its halves."""
+    """Combine the provenance of two halves."""
     facts = dict(done[0])
     for other in done[1:]:
         facts["epochs"] += other["epochs"]
@@ -177,6 +179,6 @@ ENGINE = Engine(
     name="milp",
     solve=milp,
     obstacle=obstacle,
-    only_if_named="to be named: it takes all the time it gets",
+    only_if_named="to be named: it uses all the time it is given",
     exact=Exact(fits=_is_small, limits=_limits),
 )

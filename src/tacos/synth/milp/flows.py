@@ -1,8 +1,8 @@
-"""Exchanges between pairs as a flow: a linear program says how much each way carries, chunks round it.
+"""Exchanges between pairs as a flow: a linear program distributes bytes over paths, which chunks then follow.
 
-Where every chunk goes from one NPU to one other, nothing is gained by copies, and without whole chunks and
-latencies the best routing is a concurrent flow: linear, one commodity per source. Chunks then take,
-one by one, the widest way through what their source's flow has left.
+If every chunk goes from one NPU to one other, copies do not help, and without latencies and with divisible
+chunks the best routing is a concurrent flow: linear, with one commodity per source. Then chunks take, one by
+one, the widest path through what is left of their source's flow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_CHUNKS = 20_000
 
 
 def pairs_by_flow(topology: Topology, collective: Collective, hops: Hops) -> Schedule | None:
-    """A schedule of an exchange between pairs, or None for what is none or too large.
+    """Return a schedule of an exchange between pairs; None for other collectives and if the problem is too large.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -65,16 +65,16 @@ def pairs_by_flow(topology: Topology, collective: Collective, hops: Hops) -> Sch
             for step, hop in enumerate(path)
         ]
     )
-    rows = rows[np.lexsort((rows[:, 1], -rows[:, 3], rows[:, 2]))]  # the longest way to go first
+    rows = rows[np.lexsort((rows[:, 1], -rows[:, 3], rows[:, 2]))]  # the longest path first
     used, route = np.unique(rows[:, 0], return_inverse=True)
     table = routes(topology, links=[hops.links(int(hop)) for hop in used])
     return retime(collective, table, route=route.ravel(), chunk=rows[:, 1], step=rows[:, 2])
 
 
 def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | None:
-    """Bytes of each source over each hop, [source, hop], in the least time that links allow.
+    """Return the matrix [source, hop] of bytes over each hop that minimizes the time.
 
-    None where the solver gives up.
+    None if the solver gives up.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -109,7 +109,7 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
     wanted = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] -= wanted.sum(axis=1)
     columns = len(sources) * count + 1
-    cost = np.full(columns, 1e-6)  # among the quickest, few hops: and no circles
+    cost = np.full(columns, 1e-6)  # of the fastest flows, one with few hops and without cycles
     cost[-1] = 1.0
     found = solve(
         LinearProgram(
@@ -127,13 +127,13 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
 
 
 def _rounded(hops: Hops, flow: Floats, src: Ints, dst: Ints, size: Ints) -> list[list[int]]:
-    """A way for each chunk; each takes its bytes out of the flow of its source."""
+    """Return a path for each chunk, and subtract its bytes from the flow of its source."""
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(flow.shape[0])]
     for hop, (a, b) in enumerate(zip(hops.src.tolist(), hops.dst.tolist(), strict=True)):
         leaving[a].append((hop, b))
     left = flow.copy()
     paths = []
-    # Chunk by chunk of all pairs in turn, so that rounding errors spread.
+    # All pairs take turns, so that rounding errors spread.
     for i in range(len(src)):
         path = _widest(leaving, left[src[i]], int(src[i]), int(dst[i]))
         left[src[i], path] -= size[i]
@@ -142,7 +142,7 @@ def _rounded(hops: Hops, flow: Floats, src: Ints, dst: Ints, size: Ints) -> list
 
 
 def _widest(leaving: list[list[tuple[int, int]]], left: Floats, src: int, dst: int) -> list[int]:
-    """The path whose narrowest hop has most left, of these the one with the fewest hops."""
+    """Return the path with the largest remaining bottleneck; of several, the one with the fewest hops."""
     best: dict[int, tuple[float, int]] = {}
     back: dict[int, tuple[int, int]] = {}
     heap = [(-np.inf, 0, src, -1, -1)]

@@ -1,17 +1,17 @@
 """The integer program of a problem in epochs, as columns of NumPy arrays.
 
-For chunk c and hop h, ``z[c, h, t]`` is 1 from the epoch on in which c has started over h; it exists only
-for epochs in which the chunk can be at the hop's source and still be of use behind it. ``has[c, n, t]``
-says whether NPU n may pass c on.
+For chunk c and hop h, ``z[c, h, t]`` is 1 from the epoch in which c starts over h; it exists only for epochs
+in which the chunk can be at the hop's source and still be useful at its end. ``has[c, n, t]`` tells whether
+NPU n can forward c.
 
-    z[c, h, t-1] <= z[c, h, t]                           what has started has started
+    z[c, h, t-1] <= z[c, h, t]                           a start is not undone
     z[c, h, t]   <= has[c, src(h), t]                    an NPU sends what it has
-    has[c, n, t] <= sum of z[c, h, t - delay] into n     it is there once it has arrived
-    sum of z[c, h, last] into n  = 1 or <= 1             each NPU gets what it wants, once
+    has[c, n, t] <= sum of z[c, h, t - delay] into n     a chunk is there once it has arrived
+    sum of z[c, h, last] into n  = 1 or <= 1             each NPU receives a required chunk once
     sum of z[c, h, t - begin] - z[c, h, t - end] <= capacity of the link at t
 
-With rounds (SCCL's question) a step's capacity is a multiple of a whole number, its rounds, and the sum
-of the rounds is minimal. Symmetry makes pairs (c, h) of an orbit share their columns.
+With rounds (SCCL's problem) a step's capacity is multiplied by its whole number of rounds, and the sum
+of the rounds is minimized. Symmetry makes pairs (c, h) of an orbit share their columns.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["Model", "Preference", "Windows", "build", "windows"]
 
 @dataclass(frozen=True)
 class Preference:
-    """What a sketch asks for beyond the time."""
+    """Preferences of a sketch besides the time."""
 
     connections: int = 0
-    """-1: few pairs of NPUs talk through switches; 1: many."""
+    """-1: few pairs of NPUs communicate through switches; 1: many."""
     own_first: Bools | None = None
-    """[hop]: where the source's own chunks go before those of others."""
+    """[hop]: whether the source's own chunks go before those of others."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Windows:
 
     @property
     def columns(self) -> int:
-        """How many start variables there are."""
+        """The number of start variables."""
         return int((self.last - self.first + 1)[self.open].sum())
 
 
 def windows(problem: Problem, epochs: int) -> Windows:
-    """Which starts can be part of a schedule of `epochs` epochs.
+    """Return which starts can be part of a schedule of `epochs` epochs.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps
@@ -80,7 +80,7 @@ def windows(problem: Problem, epochs: int) -> Windows:
 
 @dataclass(frozen=True)
 class Model:
-    """A program for the solver, and what its columns mean."""
+    """A program for the solver, and the meaning of its columns."""
 
     program: LinearProgram
     pair_column: Ints
@@ -88,7 +88,7 @@ class Model:
     window: Windows
 
     def starts(self, solution: Floats) -> tuple[Ints, Ints, Ints]:
-        """Columns (chunk, hop, epoch) of what a solution sends."""
+        """Return columns (chunk, hop, epoch) of the transfers in a solution."""
         chunk, hop = np.nonzero(self.pair_column >= 0)
         begin = self.pair_column[chunk, hop]
         count = (self.window.last - self.window.first + 1)[chunk, hop]
@@ -100,7 +100,7 @@ class Model:
 
 
 class _Rows:
-    """Rows under construction: blocks of entries, numbered on."""
+    """Rows under construction: blocks of entries with consecutive numbers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -127,14 +127,14 @@ def build(
     rounds: int = 0,
     preference: Preference | None = None,
 ) -> Model | None:
-    """The program whose solutions are the schedules of at most so many epochs; None if there are none.
+    """Return the integer program whose solutions are the schedules of at most `epochs` epochs; None if there are none.
 
     Args:
         problem: What to solve.
         epochs: The horizon.
-        orbits: Pairs, NPUs' chunks and links that go the same way.
-        rounds: The most rounds that all steps together may have; 0: links have their capacity.
-        preference: What to prefer among the solutions.
+        orbits: Pairs, NPUs' chunks and links that must be treated in the same way.
+        rounds: Largest total number of rounds; 0 for links with a fixed capacity.
+        preference: Which of the solutions to prefer.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps
@@ -160,18 +160,18 @@ def build(
     rows = _Rows()
 
     def z(chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Bools]:
-        """Columns of z and where there are any: none before a window, its last one after it."""
+        """Return the columns of z, and where they exist: none before a window, and its last one after it."""
         first, last = window.first[chunk, hop], window.last[chunk, hop]
         there = window.open[chunk, hop] & (epoch >= first)
         return pair_column[chunk, hop] + np.minimum(epoch, last) - first, there
 
-    # Started stays started.
+    # A start is not undone.
     pair, offset = _ragged(np.maximum(count - 1, 0))
     row = rows.at_most(len(pair)) + np.arange(len(pair))
     rows.put(row, begin[pair] + offset, 1.0)
     rows.put(row, begin[pair] + offset + 1, -1.0)
 
-    # An NPU sends only what it has: has[c, n, t] for the epochs in which n may pass c on.
+    # An NPU sends only what it has: has[c, n, t] for the epochs in which n may forward c.
     npu_leads = np.ones((chunks, npus), bool) if orbits is None else orbits.npu_leads
     out_chunk, out_hop = np.nonzero(window.open)
     source = hops.src[out_hop]
@@ -262,7 +262,7 @@ def build(
 
 
 def _own_first(problem: Problem, where: Bools, window: Windows, rows: _Rows, z) -> None:  # type: ignore[no-untyped-def]
-    """On some hops, whatever starts has the source's own chunks of that hop before it."""
+    """Require on some hops that the source's own chunks start before those of others."""
     hops = problem.hops
     chunk, hop = np.nonzero(window.open & where)
     own = problem.holds[chunk, hops.src[hop]]
@@ -279,7 +279,7 @@ def _own_first(problem: Problem, where: Bools, window: Windows, rows: _Rows, z) 
 def _connections(  # type: ignore[no-untyped-def]
     problem: Problem, wish: int, window: Windows, rows: _Rows, z, columns: int
 ) -> int:
-    """One column per hop through switches that says whether it is used; returns how many."""
+    """Add one column per hop through switches for whether the hop is used, and return their number."""
     hops = problem.hops
     through = np.bincount(hops.use_hop, minlength=len(hops)) > 1
     number = np.cumsum(through) - 1
@@ -311,7 +311,7 @@ def _assembled(
     row_lower, row_upper = (np.concatenate(part) for part in zip(*rows.bounds, strict=True))
     program = LinearProgram(
         cost=cost,
-        # Columns that an orbit shares meet in one row, where their entries add up.
+        # Columns that an orbit shares have one entry per row, the sum of theirs.
         entries=(row, column, value),
         row_lower=row_lower,
         row_upper=row_upper,
@@ -323,7 +323,7 @@ def _assembled(
 
 
 def _ragged(counts: Ints) -> tuple[Ints, Ints]:
-    """Columns (list, place) of lists with these lengths.
+    """Return columns (list, position) of lists with these lengths.
 
     >>> [column.tolist() for column in _ragged(np.array([2, 0, 1]))]
     [[0, 0, 2], [0, 1, 0]]
@@ -333,7 +333,7 @@ def _ragged(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _joined(left: Ints, right: Ints, values: int) -> tuple[Ints, Ints]:
-    """Columns (i, j) of all pairs with ``left[i] == right[j]``.
+    """Return columns (i, j) of all pairs with ``left[i] == right[j]``.
 
     >>> [column.tolist() for column in _joined(np.array([1, 0]), np.array([0, 1, 1]), 2)]
     [[0, 0, 1], [1, 2, 0]]

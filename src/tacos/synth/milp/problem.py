@@ -1,8 +1,8 @@
 """The problem in whole epochs: hops between NPUs, their durations, and which NPU needs which chunk.
 
 A hop is a link between two NPUs or a path of the fewest links through one fabric of switches. Time is cut
-into epochs; every duration is rounded up to epochs, so whatever solves the rounded problem is a
-schedule. Where the epoch divides all durations nothing is lost.
+into epochs; every duration is rounded up to epochs, so a solution of the rounded problem is a schedule.
+If the epoch divides all durations, nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["NEVER", "Hops", "Problem", "epoch_choices", "hops_of", "in_epochs", 
 
 NEVER = 2**40
 """An epoch that no schedule reaches."""
-_PATHS = 4  # between two NPUs through one fabric
+_PATHS = 4  # largest number of paths between two NPUs through one fabric
 _FEW_EPOCHS, _MANY_EPOCHS = 48, 160
 _SOME_LOSS, _LITTLE_LOSS = 1.06, 1.01
 
 
 @dataclass(frozen=True)
 class Hops:
-    """Ways from NPU to NPU that one transfer may take; `use_*` lists their links in order."""
+    """Paths from NPU to NPU that one transfer may take; `use_*` lists their links in order."""
 
     src: Ints
     dst: Ints
@@ -45,19 +45,19 @@ class Hops:
         return len(self.src)
 
     def links(self, hop: int) -> list[int]:
-        """The links of a hop."""
+        """Return the links of a hop."""
         begin, end = np.searchsorted(self.use_hop, [hop, hop + 1])
         return [int(link) for link in self.use_link[begin:end]]
 
     def only(self, keep: Bools) -> Hops:
-        """The hops of a mask, renumbered."""
+        """Return the hops of a mask, renumbered."""
         number = np.cumsum(keep) - 1
         used = keep[self.use_hop]
         return Hops(self.src[keep], self.dst[keep], number[self.use_hop[used]], self.use_link[used])
 
 
 def hops_of(topology: Topology) -> Hops:
-    """All hops of a network: its links between NPUs, and shortest paths through each fabric.
+    """Return all hops of a network: its links between NPUs, and shortest paths through each fabric.
 
     >>> import tacos
     >>> len(hops_of(tacos.topology.switch(4))), hops_of(tacos.topology.switch(4)).links(0)
@@ -84,12 +84,12 @@ def hops_of(topology: Topology) -> Hops:
 def _paths(
     topology: Topology, leaving: list[list[tuple[int, int]]], npu: int
 ) -> list[tuple[int, list[int]]]:
-    """(end, links) of the hops from an NPU, layer by layer through the switches behind each port."""
+    """Yield (end, links) of the hops from an NPU, level by level through the switches behind each port."""
     found: list[tuple[int, list[int]]] = []
     layer: list[tuple[int, list[int]]] = []
     for link, node in leaving[npu]:
         (found if node < topology.npus else layer).append((node, [link]))
-    # A port's first switch tells fabrics apart; beyond it, fewest links win.
+    # A port's first switch identifies the fabric; within it, the path of the fewest links counts.
     depth: dict[tuple[int, int], int] = {}
     count: dict[tuple[int, int], int] = {}
     while layer:
@@ -109,10 +109,10 @@ def _paths(
 
 @dataclass(frozen=True)
 class Problem:
-    """A collective that sums nothing, in epochs.
+    """A collective that only copies, in epochs.
 
-    A chunk of size class k that starts hop h at t is there at ``t + delay[k, h]``, and keeps the link of
-    use u from ``t + begin[k, u]`` until before ``t + end[k, u]``. Links take `capacity` chunks at once.
+    A chunk of size class k that starts hop h at t arrives at ``t + delay[k, h]``. It occupies the link of
+    use u from ``t + begin[k, u]`` until ``t + end[k, u]``, exclusive. Links carry `capacity` chunks at once.
     """
 
     hops: Hops
@@ -138,12 +138,12 @@ class Problem:
         return int(self.holds.shape[0])
 
     def earliest(self) -> Ints:
-        """When each chunk can be at each NPU, [chunk, NPU], links being free."""
+        """Return the matrix [chunk, NPU] of when each chunk can reach each NPU if all links are free."""
         first = np.where(self.holds, 0, NEVER).astype(np.int64)
         return self._spread(first, forwards=True)
 
     def tails(self) -> Ints:
-        """How long before the end each chunk must be at each NPU to be of use, [chunk, NPU]."""
+        """Return the matrix [chunk, NPU] of how long before the end each chunk must be at each NPU to be useful."""
         last = np.where(self.wants, 0, NEVER).astype(np.int64)
         return self._spread(last, forwards=False)
 
@@ -158,13 +158,13 @@ class Problem:
                 return time
 
     def unreachable(self) -> tuple[int, int] | None:
-        """A chunk and an NPU that wants it and cannot get it, or None."""
+        """Return a chunk and an NPU that needs it but cannot get it, or None."""
         lost = np.argwhere(self.wants & (self.earliest() >= NEVER))
         return (int(lost[0][0]), int(lost[0][1])) if len(lost) else None
 
 
 def in_epochs(topology: Topology, collective: Collective, hops: Hops, epoch_ps: int) -> Problem:
-    """The problem under the topology's model of time.
+    """Return the problem under the topology's model of time.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="500ns")
@@ -194,11 +194,11 @@ def in_epochs(topology: Topology, collective: Collective, hops: Hops, epoch_ps: 
 
 
 def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[Ints, Ints, Ints]:
-    """Picoseconds by size class: until a hop's chunk is there, until its links begin, and are, busy."""
+    """Return picoseconds by size class: until a hop's chunk arrives, until its links become busy, and how long they are busy."""
     sizes = np.unique(collective.chunk_bytes())
     speed = topology.link_bandwidth_Bps[hops.use_link]
     latency = topology.link_latency_ps[hops.use_link]
-    # In whole numbers of Python: bytes times 10^12 need more than 64 bits.
+    # Python's integers, since bytes times 10^12 need more than 64 bits.
     send = np.array(
         [[-(-size * 10**12 // rate) for rate in speed.tolist()] for size in sizes.tolist()],
         np.int64,
@@ -212,7 +212,7 @@ def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[
     arrival = offset[:, last] + step[:, last]
     if not stored and len(hops):
         arrival = arrival + np.maximum.reduceat(send, first, axis=1)
-    # Each link has its own clock, which starts when the earliest of all heads would be there.
+    # Each link has its own clock, which starts when the earliest head would arrive.
     clock = np.full(topology.links, np.iinfo(np.int64).max)
     for row in offset:
         np.minimum.at(clock, hops.use_link, row)
@@ -223,11 +223,11 @@ def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[
 def epoch_choices(
     topology: Topology, collective: Collective, hops: Hops, horizon_ps: int
 ) -> list[int]:
-    """Epochs in picoseconds that are worth trying, the coarser first.
+    """Return the epoch lengths in picoseconds that are worth trying, coarsest first.
 
-    The greatest common divisor of all durations if that makes few epochs of the horizon. Else a fraction of
-    a duration: the coarsest for which latency and bandwidth bounds together grow little when durations are
-    rounded to it, and the coarsest for which they hardly grow.
+    These are the greatest common divisor of all durations, if it divides the horizon into few epochs. Otherwise, two
+    fractions of a duration: the coarsest for which rounding raises the latency and bandwidth bounds a little, and the
+    coarsest for which it hardly raises them.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="300ns")
@@ -261,7 +261,7 @@ def epoch_choices(
 
 
 def _rounded(topology: Topology, collective: Collective, epoch_ps: int) -> Topology:
-    """The network with the durations of the largest chunk rounded up to epochs."""
+    """Return the network with the durations of the largest chunk rounded up to epochs."""
     size = max(int(collective.chunk_bytes().max(initial=0)), 1)
     rates = topology.link_bandwidth_Bps.tolist()
     send = np.array([-(-size * 10**12 // rate) for rate in rates], np.int64)
@@ -283,9 +283,9 @@ def _rounded(topology: Topology, collective: Collective, epoch_ps: int) -> Topol
 
 
 def in_steps(topology: Topology, collective: Collective, hops: Hops) -> Problem:
-    """The problem in SCCL's steps: a link passes, in one round of a step, chunks by its bandwidth.
+    """Return the problem in SCCL's steps: in one round of a step, a link passes chunks in proportion to its bandwidth.
 
-    The slowest common measure of all bandwidths counts as one chunk per round.
+    The greatest common divisor of all bandwidths counts as one chunk per round.
 
     >>> import tacos
     >>> box = tacos.topology.dgx1()

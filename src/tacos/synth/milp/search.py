@@ -1,4 +1,4 @@
-"""The search for one phase: more and more epochs, coarse ones first, until a schedule exists."""
+"""The search for one phase: increase the number of epochs until a schedule exists, first with coarse epochs."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 __all__ = ["Search", "needed", "own_symmetry"]
 
 _SYMMETRIC_SHARE = 0.5
-"""Of the time, for the search among symmetric schedules."""
+"""Share of the time for the search among symmetric schedules."""
 _COARSE_SHARE = 0.7
-"""Of the time, for coarse epochs."""
+"""Share of the time for coarse epochs."""
 _FIRST_SHARE = 0.25
-"""Of the time left, for each number of epochs that nothing has been found for."""
+"""Share of the remaining time for each number of epochs that is undecided."""
 
 
 @dataclass
 class _Stage:
-    """One problem in epochs, and what is known of it."""
+    """One problem in epochs, and what is known about it."""
 
     problem: Problem
     low: int
     """No schedule has fewer epochs."""
     epochs: int = 0
-    """Of the schedule found; 0: none."""
+    """Epochs of the schedule found; 0: none."""
     reach: int = 0
-    """How many to try while there is no schedule at all."""
+    """Number of epochs to try while there is no schedule."""
     cut_short: bool = False
     too_large: int = 0
 
@@ -70,7 +70,7 @@ class Search:
     progress: Callable[[float], object] | None
 
     def run(self) -> tuple[Schedule, dict[str, Any]]:
-        """The best schedule found, and what is known of it."""
+        """Return the best schedule found, and facts about the search for its provenance."""
         self.hops = hops_of(self.topology)
         self.allowed, self.preference = self._asked()
         self.bound_ps = bound(self.topology, self.collective).time_ps
@@ -85,7 +85,7 @@ class Search:
             last = choice + 1 == len(choices)
             end = self.end if last else begin + (self.end - begin) * _COARSE_SHARE
             stages.append(self._stage(epoch_ps, groups, begin, end))
-        # The finest that has come to an end says most; else the coarsest, which came furthest.
+        # The finest stage that finished proves most; otherwise the coarsest one, which got furthest.
         ended = [stage for stage in stages if stage.low > self._top(stage)]
         stage = [*stages[:1], *ended][-1]
         if self.best is not None:
@@ -94,7 +94,9 @@ class Search:
             raise InfeasibleError(
                 f"no schedule of {self.collective!r} within the sketch was found in time"
             )
-        note = "nothing that does all the sketch asks for was found in time: this is greedy's"
+        note = (
+            "no schedule that meets the whole sketch was found in time; this is the greedy engine's"
+        )
         return warm, self._facts(stage, warm) | {"proven": False, "note": note}
 
     @property
@@ -103,7 +105,7 @@ class Search:
         return self.sketch is not None and bool(self.sketch.symmetry)
 
     def _asked(self) -> tuple[Bools | None, Preference | None]:
-        """What the sketch allows, and what it prefers."""
+        """Return the transfers that the sketch allows, and those that it prefers."""
         if self.sketch is None:
             return None, None
         hops, npus = self.hops, self.topology.npus
@@ -120,7 +122,7 @@ class Search:
         return allowed, preference
 
     def _warm(self) -> Schedule | None:
-        """A schedule to start from: the greedy engine's, or that of a flow, if it keeps to the sketch."""
+        """Return an initial schedule: the greedy engine's or a flow's, if it obeys the sketch."""
         network, collective = self.topology, self.collective
         found: list[Schedule] = [
             greedy(network, collective, seed=self.seed, progress=self.progress)
@@ -129,7 +131,7 @@ class Search:
             found.append(flow)
         if self.sketch is not None:
             if self.backwards and self.sketch.relays is not None:
-                return None  # who relays sums is not seen in a schedule
+                return None  # a schedule does not show which NPUs relay sums
             found = [
                 schedule
                 for schedule in found
@@ -163,7 +165,7 @@ class Search:
             self.best = found
 
     def _top(self, stage: _Stage) -> int:
-        """The most epochs that would be an improvement; without anything to improve, a few more."""
+        """Return the largest number of epochs that would be an improvement; a few more if there is no schedule yet."""
         epoch_ps = stage.problem.epoch_ps
         epochs = [stage.epochs - 1] if stage.epochs else []
         if self.best is not None:
@@ -181,23 +183,23 @@ class Search:
             "proven": proven or reached_ps <= self.bound_ps,
             "bound_ps": self.bound_ps,
         }
-        # Through switches there may be longer ways than the hops, and multicast.
+        # Through switches, schedules may use longer paths than the hops, and multicast.
         if stage.problem.exact and self.sketch is None and not self.topology.switches:
             facts["bound_ps"] = max(self.bound_ps, min(stage.low * epoch_ps, reached_ps))
         if stage.too_large:
             facts["note"] = (
                 f"the program has {stage.too_large:,} start variables, more than "
-                f"{self.columns:,}: not solved"
+                f"{self.columns:,}; it was not solved"
             )
         if stage.cut_short and not facts["proven"]:
             facts["cut_short"] = True
         return facts
 
     def _climb(self, stage: _Stage, group: Orbits | None, end: float, *, proves: bool) -> None:
-        """Try more and more epochs until there is a schedule, or no better one can be.
+        """Increase the number of epochs until there is a schedule, or no better one can exist.
 
-        What is undecided after a share of the time is left: then the most epochs that are an improvement
-        are tried, and from there numbers in between.
+        A number that is undecided after its share of the time is skipped. Then the largest number of epochs that is an
+        improvement is tried, and then numbers in between.
         """
         low, undecided = stage.low, False
         while low <= (top := self._top(stage)):
@@ -251,7 +253,7 @@ class Search:
         return "found"
 
     def _schedule(self, problem: Problem, chunk: Ints, hop: Ints, epoch: Ints) -> Schedule:
-        """The better of the epochs' own times and the earliest ones in their order."""
+        """Return the better of two schedules: with the epochs' times, and with the earliest times in the same order."""
         chunk, hop, epoch = needed(problem, chunk, hop, epoch)
         order = np.lexsort((chunk, epoch, hop))
         chunk, hop, epoch = chunk[order], hop[order], epoch[order]
@@ -285,7 +287,7 @@ class Search:
         return min(retimed, timed, key=lambda schedule: schedule.time_ps)
 
     def _groups(self) -> Orbits | None:
-        """Symmetries: a sketch's must be some, the network's own may be."""
+        """Return the symmetries to use: a sketch's must hold, the network's own are optional."""
         network, collective = self.topology, self.collective
         if self.sketch is None:
             return own_symmetry(network, collective, self.hops) if self.symmetry else None
@@ -319,7 +321,7 @@ class Search:
 
 
 def own_symmetry(topology: Topology, collective: Collective, hops: Hops) -> Orbits | None:
-    """The orbits under symmetries of the network that are some of the collective too, or None.
+    """Return the orbits under symmetries of both the network and the collective, or None.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -338,7 +340,7 @@ def own_symmetry(topology: Topology, collective: Collective, hops: Hops) -> Orbi
 
 
 def needed(problem: Problem, chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Ints, Ints]:
-    """What leads to an NPU that wants it, without what a solution sends in vain.
+    """Return the transfers that lead to an NPU that needs the chunk, without useless ones.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of, in_steps

@@ -1,10 +1,9 @@
-"""Symmetry: what goes the same way, so that a program of one part is a program of the whole.
+"""Symmetry: parts of a problem that can be treated in the same way, which makes its program smaller.
 
 A permutation of the nodes that maps links onto equal links, and the collective onto itself, maps schedules
-onto schedules. To ask for schedules that are their own images makes the program smaller by the order
-of the group, and may exclude all good ones: so solutions count, and that there are none proves nothing.
-Only groups of which no member but the identity leaves an NPU in place are used; with others a chunk
-would have to come to its NPU over two links at once.
+onto schedules. Restricting the search to invariant schedules makes the program smaller by the order of the group,
+but may exclude all good schedules: if there is no solution, nothing is proven. Only groups in which no element but
+the identity fixes an NPU are used; with others, a chunk would have to reach its NPU over two links at once.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Orbits", "automorphisms", "orbits", "rotation"]
 
 _MOST_NODES = 80
-_TRIES = 20_000  # looks at candidates in the search for one automorphism
+_TRIES = 20_000  # largest number of candidates in the search for one automorphism
 
 
 @dataclass(frozen=True)
 class Orbits:
-    """For every pair (chunk, hop), (chunk, NPU) and link the one that stands for its orbit."""
+    """The representative of the orbit of every pair (chunk, hop), every pair (chunk, NPU) and every link."""
 
     order: int
     pair_chunk: Ints
@@ -44,7 +43,7 @@ class Orbits:
 
 
 def rotation(npus: int, offset: int, size: int) -> list[int]:
-    """TACCL's symmetry: ranks are rotated by `offset` within each `size`.
+    """Return TACCL's symmetry: ranks are rotated by `offset` within each block of `size` ranks.
 
     >>> rotation(8, 1, 4)
     [1, 2, 3, 0, 5, 6, 7, 4]
@@ -55,14 +54,14 @@ def rotation(npus: int, offset: int, size: int) -> list[int]:
 def orbits(
     topology: Topology, collective: Collective, hops: Hops, images: Sequence[Sequence[int]]
 ) -> Orbits:
-    """The orbits under permutations of the nodes.
+    """Return the orbits under permutations of the nodes.
 
     Args:
         topology, collective, hops: The problem.
-        images: Where each generator takes each node.
+        images: The image of each node under each generator.
 
     Raises:
-        ValueError: One of them is not a symmetry.
+        ValueError: A generator is not a symmetry.
 
     >>> import tacos
     >>> from tacos.synth.milp.problem import hops_of
@@ -72,7 +71,7 @@ def orbits(
     np.int64(8)
     >>> orbits(ring, coll, hops_of(ring), [[1, 0, 2, 3]])
     Traceback (most recent call last):
-    ValueError: there is no link from npu 0 to npu 2 like that from npu 1 to npu 2
+    ValueError: there is no link from npu 0 to npu 2 that equals the one from npu 1 to npu 2
     """
     chunk_maps, hop_maps, link_maps = [], [], []
     for image in images:
@@ -100,7 +99,7 @@ def orbits(
 
 
 def automorphisms(topology: Topology) -> list[list[int]]:
-    """Generators of a group of symmetries in which no NPU stays in place, as images of all nodes.
+    """Return generators of a group of symmetries in which no NPU stays in place, as images of all nodes.
 
     >>> import tacos
     >>> automorphisms(tacos.topology.ring(4))
@@ -130,12 +129,12 @@ def automorphisms(topology: Topology) -> list[list[int]]:
 
 
 def extended(topology: Topology, npus: Sequence[int]) -> list[int] | None:
-    """A permutation of the NPUs with its images of the switches, if it is an automorphism."""
+    """Return a permutation of the NPUs with its images of the switches, if it is an automorphism."""
     return next(_search(topology, dict(enumerate(npus))), None)
 
 
 def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
-    """Automorphisms that take nodes where `fixed` says, by backtracking; not all, if there are many."""
+    """Search by backtracking for automorphisms that map nodes as `fixed` says; stop after many tries."""
     npus, nodes = topology.npus, topology.nodes
     code = _codes(topology)
     color = [
@@ -145,7 +144,7 @@ def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
     bits = [0] * npus + topology.switch_capabilities.tolist()
     order = list(fixed)
     seen = set(order)
-    for node in order:  # neighbours of what is placed come next: they fail early
+    for node in order:  # neighbours of placed nodes come next, since they fail early
         for other in np.flatnonzero((code[node] > 0) | (code[:, node] > 0)).tolist():
             if other not in seen:
                 seen.add(other)
@@ -167,7 +166,7 @@ def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
     def targets(node: int) -> Iterable[int]:
         if node >= npus:
             return range(npus, nodes)
-        # As far ahead as the first one goes: rotations come first.
+        # Try the same offset as the first node's, so that rotations are found first.
         ahead = node + fixed[order[0]] - order[0]
         return ((ahead + k) % npus for k in range(npus))
 
@@ -191,7 +190,7 @@ def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
 
 
 def _codes(topology: Topology) -> Ints:
-    """A number for what joins each pair of nodes, [src, dst]; 0: nothing."""
+    """Return the matrix [src, dst] of a number for the links between two nodes; 0 means none."""
     between: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     columns = (
         topology.link_src, topology.link_dst, topology.link_bandwidth_Bps, topology.link_latency_ps,
@@ -206,7 +205,7 @@ def _codes(topology: Topology) -> Ints:
 
 
 def _link_image(topology: Topology, image: Sequence[int]) -> Ints:
-    """Where each link goes: to the link of the same place among those alike."""
+    """Return the image of each link: the link at the same position among the equal links of the image."""
     columns = (
         topology.link_src, topology.link_dst, topology.link_bandwidth_Bps, topology.link_latency_ps,
     )  # fmt: skip
@@ -220,7 +219,7 @@ def _link_image(topology: Topology, image: Sequence[int]) -> Ints:
         if len(theirs) != len(mine):
             ends = [topology.node_name(node) for node in (image[src], image[dst], src, dst)]
             raise ValueError(
-                f"there is no link from {ends[0]} to {ends[1]} like that "
+                f"there is no link from {ends[0]} to {ends[1]} that equals the one "
                 f"from {ends[2]} to {ends[3]}"
             )
         result[mine] = theirs
@@ -228,7 +227,7 @@ def _link_image(topology: Topology, image: Sequence[int]) -> Ints:
 
 
 def _chunk_image(collective: Collective, image: Sequence[int]) -> Ints:
-    """Where each chunk goes: to the chunk of the same place among those with the image's conditions."""
+    """Return the image of each chunk: the chunk at the same position among those with the image's conditions."""
     sizes = collective.chunk_bytes().tolist()
     conditions = [
         (collective.inputs(chunk), collective.outputs(chunk), sizes[chunk])
@@ -243,7 +242,7 @@ def _chunk_image(collective: Collective, image: Sequence[int]) -> Ints:
         theirs = alike.get(moved, [])
         if len(theirs) != len(mine):
             raise ValueError(
-                f"there is no chunk from NPU {_first(moved[0])} to {_first(moved[1])} like that "
+                f"there is no chunk from NPU {_first(moved[0])} to {_first(moved[1])} that equals the one "
                 f"from {_first(inputs)} to {_first(outputs)}"
             )
         result[mine] = theirs
@@ -266,7 +265,7 @@ def _hop_image(hops: Hops, links: Ints) -> Ints:
 
 
 def _group(generators: Sequence[Ints], most: int = 10**6) -> list[Ints]:
-    """All products of permutations, or nothing if they are more than `most`."""
+    """Return all products of permutations, or nothing if there are more than `most`."""
     identity = np.arange(len(generators[0])) if generators else np.zeros(0, np.int64)
     known = {identity.tobytes(): identity}
     queue = [identity]
@@ -282,7 +281,7 @@ def _group(generators: Sequence[Ints], most: int = 10**6) -> list[Ints]:
 
 
 def _leaders(count: int, maps: Sequence[Ints]) -> Ints:
-    """The smallest member of each one's orbit."""
+    """Return the smallest member of each element's orbit."""
     leader = np.arange(count)
     while True:
         before = leader.copy()

@@ -1,8 +1,8 @@
 // The panel beside the picture: what is selected, in words. Buttons in it select and go to moments.
 
-import { ringColour } from "./network.js";
 import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
+import { ringColour } from "./theme.js";
 /** @import { Facts, Kind, PathRow, Pick, TreeRow, View } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
@@ -270,7 +270,7 @@ function table(heads, rows, tick, cells) {
 
 const RULES = /** @type {const} */ ([
   ["executed_order_s", "in the schedule's order"],
-  ["executed_dependencies_s", "first come, first served"],
+  ["executed_first_come_s", "first come, first served"],
   ["executed_shared_s", "on links that messages share"],
 ]);
 
@@ -321,7 +321,7 @@ export function compare([a, b]) {
     ["network", ...texts((run) => run.facts.title)],
   ];
   const tags = [a, b].map((run, k) => {
-    const name = escaped(run.facts.name);
+    const name = escaped(run.facts.name).replaceAll(".", "<wbr>."); // a long one breaks before its ending
     return `<th><b class="tag ${"ab"[k]}">${"AB"[k]}</b> ${name}</th>`;
   });
   const body = rows

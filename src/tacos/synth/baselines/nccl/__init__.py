@@ -3,8 +3,8 @@
 NCCL finds the boxes and NICs of a machine (:mod:`~tacos.synth.baselines.nccl.boxes`), lays channels on its links
 (:mod:`~tacos.synth.baselines.nccl.channels`), chooses algorithm and protocol by size (:mod:`~tacos.synth.baselines.nccl.tuner`) and runs
 rings, double binary trees, or sums in switches (:mod:`~tacos.synth.baselines.nccl.schedule`). The engine does the same and
-returns a schedule, whose time is that of the algorithm on an ideal network, without protocol overheads. What
-nccl-tests would measure is another number, :func:`~tacos.synth.baselines.nccl.tuner.estimate`, which the provenance holds.
+returns a schedule, whose time is that of the algorithm on an ideal network, without protocol overheads. The time that
+nccl-tests would measure is a different number (:func:`~tacos.synth.baselines.nccl.tuner.estimate`), which the provenance holds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["NCCL", "nccl", "suited_counts"]
 
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
-"""Chunks of a block at most where their number is open (chosen)."""
+"""Largest number of chunks of a block if their number is open (chosen)."""
 _CHANNELS_US = 50_000.0
 """Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 
@@ -53,17 +53,17 @@ def nccl(
     generation: str | Generation | None = None,
     progress: Progress = None,
 ) -> Schedule:
-    """What stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
+    """Return the algorithm that stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
 
     The time of the schedule is that of an ideal network. The provenance has NCCL's ``algorithm``, ``protocol`` and
     ``channels``, the number of ``boxes``, and the time that nccl-tests would report, ``estimate_s``.
 
     Args:
-        topology, collective: Where, and what to do; any collective but a custom one.
+        topology, collective: The problem; any collective but a custom one.
         algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"nvls-tree"`` or ``"collnet"`` instead of NCCL's choice.
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice; it changes only the estimate.
-        channels: Most rings or trees to use.
-        generation: Whose parameters to use, such as ``"H100"``; inferred from bandwidths if not given.
+        channels: Largest number of rings or trees to use.
+        generation: The GPU generation whose parameters to use, such as ``"H100"``; inferred from bandwidths by default.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -80,7 +80,7 @@ def nccl(
     found = [choose(group, algorithm, protocol, channels) for group in groups]
     switched = [one.algorithm in _SWITCHED for one in found]
     if any(switched) and not all(switched):
-        # One schedule has one table of routes: beside other collectives, these take rings.
+        # A schedule has one table of routes, so collectives that run with others use rings.
         found = [
             choose(group, "ring", None, channels) if through else one
             for group, one, through in zip(groups, found, switched, strict=True)
@@ -104,7 +104,7 @@ def nccl(
         )
         return schedule.with_facts(protocol=slowest.protocol)
     if all(part.kind == "reduce" for part in resolved.parts):
-        # A broadcast turned around: its pipeline is even, while sums that all start at once crowd each other out.
+        # A reversed broadcast, whose pipeline is even; sums that all start at once would delay each other.
         spread = [
             ring_moves(group.of(part), part, channels, backwards=True)
             for group, part in zip(groups, resolved.reversed().parts, strict=True)
@@ -136,7 +136,7 @@ def nccl(
 def suited_counts(
     topology: Topology, collective: Collective, counts: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Numbers of chunks that fill all rings evenly, where NCCL would use rings; otherwise the given ones.
+    """Return numbers of chunks that fill all rings evenly if NCCL would use rings; otherwise the given numbers.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx1()                     # six rings
@@ -151,7 +151,7 @@ def suited_counts(
 
 
 def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
-    """Moves between NPUs of one collective."""
+    """Return the moves of one collective between NPUs."""
     part = group.part
     if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
@@ -163,7 +163,7 @@ def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
 
 
 def _chunks(groups: list[Group], found: list[Estimate]) -> int:
-    """A number of chunks that uses all channels and pipelines chains: (d + K)(α + Sβ/K) is smallest."""
+    """Return a number of chunks K that uses all channels and minimizes the time of pipelined chains, (d + K)(α + Sβ/K)."""
     chunks = 1
     for group, one in zip(groups, found, strict=True):
         if group.n < 2 or one.algorithm == "direct":

@@ -51,12 +51,12 @@ class Layout:
 
     @property
     def rails(self) -> int:
-        """NICs that every box has."""
+        """Number of NICs that every box has."""
         return min(map(len, self.nics))
 
 
 def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
-    """The boxes of a group of NPUs and their NICs.
+    """Return the boxes of a group of NPUs and their NICs.
 
     >>> import tacos
     >>> found = layout(tacos.topology.dgx1(2), np.arange(16, dtype=np.int32))
@@ -74,7 +74,7 @@ def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
 
 
 def box_labels(topology: Topology) -> NDArray[np.int64]:
-    """For each node the number of its box; a switch outside boxes has one of its own.
+    """Return the box of each node; a switch outside boxes is a box of its own.
 
     >>> import tacos
     >>> box_labels(tacos.topology.fat_tree(2, 2, bandwidth="25GB/s")).tolist()[:4]
@@ -108,7 +108,7 @@ def box_labels(topology: Topology) -> NDArray[np.int64]:
 
 
 def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Numbers of the parts that the kept links join, in whatever direction."""
+    """Number the components that the kept links connect, in either direction."""
     src = topology.link_src[kept].astype(np.int64)
     dst = topology.link_dst[kept].astype(np.int64)
     label = np.arange(topology.nodes)
@@ -125,7 +125,7 @@ def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64
 def _nics(
     topology: Topology, boxes: tuple[tuple[int, ...], ...], label: NDArray[np.int64]
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The members at each NIC of every box, looking at the ways to the next box."""
+    """Return the members at each NIC of every box, found on the paths to the next box."""
     neighbours: dict[int, set[int]] = {}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a < topology.npus <= b:
@@ -135,7 +135,7 @@ def _nics(
     for box, mine, after in zip(boxes, whole, whole[1:] + whole[:1], strict=True):
         by_nic: dict[tuple[str, int], list[int]] = {}
         missing = list(box)
-        # The NPU at the same place first; where the way there passes other NPUs, any.
+        # Prefer the NPU at the same place; if the path there passes other NPUs, take any.
         for shift in range(len(after)):
             ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
             table = routes(topology, pairs=(missing, ends))
@@ -162,7 +162,7 @@ def _nic(
     label: NDArray[np.int64],
     neighbours: dict[int, set[int]],
 ) -> tuple[str, int] | None:
-    """What a way out of a box leaves it by: a NIC shared in the box, or a link; None through another NPU."""
+    """Return where a path leaves a box: a NIC that the box shares, or a link; None if it goes through another NPU."""
     home = label[topology.link_src[links[0]]]
     for link in links:
         to = int(topology.link_dst[link])

@@ -40,21 +40,21 @@ Chain = tuple[int, ...]
 Speeds = NDArray[np.int64] | NDArray[np.float64]
 
 _LARGEST_SEARCH = 72
-"""NPUs of a box up to which links are searched for rings: one NVLink domain (chosen)."""
+"""Largest number of NPUs of a box whose links are searched for rings: one NVLink domain (chosen)."""
 _BUDGET = 160_000
-"""NPUs times the size of the box that one search for a path may visit (chosen: about 0.1 s)."""
+"""Budget of one search for a path: visited NPUs times the size of the box (chosen: about 0.1 s)."""
 _PACKINGS = 40
 """Sets of rings that may be tried for one bandwidth (chosen)."""
 _MOST_APART = 8
 """Distances between the rails of a ring that are tried (chosen)."""
 _MOST_RINGS = 32
-"""Channels that NCCL has at most (specified)."""
+"""Largest number of channels of NCCL (specified)."""
 
 
 class Network:
     """A topology, the routes of hops on it and the channels of groups, each found once.
 
-    Threads may share a network: what is found depends on the topology alone, and is entered when it is complete.
+    Threads may share a network: results depend on the topology alone, and are stored when they are complete.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -67,7 +67,7 @@ class Network:
         self.leaving: list[list[int]] = []
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
-        """The links from a to b."""
+        """Return the links from a to b."""
         if (a, b) not in self.known:
             self.look_up([(a, b)])
         return self.known[a, b]
@@ -86,17 +86,17 @@ class Network:
                 if relayed and self.label[a] != self.label[b]:
                     # A ring leaves a box over the NIC of its last NPU.
                     path = self.path(a, b) or path
-                # In this order, since another thread may read while this one writes.
+                # The order matters: another thread may read while this one writes.
                 self.near[a, b] = inside and not relayed
                 self.known[a, b] = path
 
     def direct(self, a: int, b: int) -> bool:
-        """Whether the route from a to b stays in their box and passes no other NPU."""
+        """Return whether the route from a to b stays in their box and passes no other NPU."""
         self.route(a, b)
         return self.near[a, b]
 
     def path(self, a: int, b: int) -> tuple[int, ...]:
-        """The links of a shortest path from a to b through switches only; empty if there is none."""
+        """Return the links of a shortest path from a to b through switches only; empty if there is none."""
         if (a, b) not in self.paths:
             self.paths[a, b] = self._shortest(a, b)
         return self.paths[a, b]
@@ -123,7 +123,7 @@ class Network:
         return tuple(reversed(found))
 
     def bandwidth(self, circles: list[Chain], speeds: Speeds | None = None) -> float:
-        """Bytes per second that equally loaded rings carry together, over links of these speeds or their own."""
+        """Return the total bytes per second of equally loaded rings, over links of the given speeds or their own."""
         uses: Counter[int] = Counter()
         for circle in circles:
             for a, b in zip(circle, circle[1:] + circle[:1], strict=True):
@@ -134,7 +134,7 @@ class Network:
 
 @lru_cache(maxsize=4)
 def network_of(topology: Topology) -> Network:
-    """A network with what was found on it before: engines are asked again for other numbers of chunks.
+    """Return a network with its cached results, since engines are called again for other numbers of chunks.
 
     >>> import tacos
     >>> network_of(tacos.topology.ring(4)) is network_of(tacos.topology.ring(4))
@@ -144,7 +144,7 @@ def network_of(topology: Topology) -> Network:
 
 
 def rings(network: Network, layout: Layout) -> list[Chain]:
-    """The rings of a group, all different.
+    """Return the rings of a group, all different.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
@@ -169,7 +169,7 @@ def _rings(network: Network, layout: Layout) -> list[Chain]:
 
 
 def chains(network: Network, layout: Layout) -> list[list[Chain]]:
-    """For each channel and box, the chain that begins at the channel's NIC.
+    """Return, for each channel and box, the chain that begins at the channel's NIC.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
@@ -201,7 +201,7 @@ def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
 
 
 def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
-    """The parents of all NPUs (-1: none) in the two trees over the boxes that a channel's chains begin.
+    """Return the parents of all NPUs (-1: none) in the two trees over the boxes that a channel's chains begin.
 
     >>> [tree.tolist() for tree in tree_parents([(0, 1), (2, 3), (4, 5)], 6)]
     [[-1, 0, 4, 2, 0, 4], [2, 0, -1, 2, 0, 4]]
@@ -220,7 +220,7 @@ def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
 
 
 class _Free:
-    """How often each link can still be used by a channel of some bandwidth; negative where too often."""
+    """How often each link can still be used by a channel of some bandwidth; negative if it is used too often."""
 
     def __init__(self, network: Network, unit: float) -> None:
         self.network = network
@@ -234,7 +234,7 @@ class _Free:
 
     @property
     def exceeded(self) -> bool:
-        """Whether a link is used more often than it can be."""
+        """Whether a link is used too often."""
         return min(self.left, default=0) < 0
 
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
@@ -245,7 +245,7 @@ class _Free:
 
 
 def _nic_speed(network: Network, layout: Layout) -> float:
-    """Bandwidth of the slowest way between the first NICs of boxes, in bytes per second."""
+    """Return the bandwidth of the slowest path between the first NICs of boxes, in bytes per second."""
     heads = [nics[0][0] for nics in layout.nics]
     network.look_up(list(zip(heads, heads[1:] + heads[:1], strict=True)))
     speed = network.topology.link_bandwidth_Bps
@@ -256,7 +256,7 @@ def _nic_speed(network: Network, layout: Layout) -> float:
 
 
 def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
-    """One ring for each NIC that all boxes have, as far as the links in boxes allow."""
+    """Return one ring for each NIC that all boxes have, as far as the links in boxes allow."""
     alone = any(
         len(nic) == 1 < len(box)
         for box, nics in zip(layout.boxes, layout.nics, strict=True)
@@ -269,7 +269,7 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
     port = float(topology.link_bandwidth_Bps[inside].sum())
     enough = 0.99 * min(port, min(layout.rails, _MOST_RINGS) * _nic_speed(network, layout))
     best: list[Chain] = []
-    # Not apart: a ring comes back to the NPU that it entered by, and leaves through it.
+    # Not apart: a ring returns to the NPU through which it entered, and leaves through it.
     for apart in (*range(1, min(layout.rails, _MOST_APART + 1)), 0):
         found = _alternating(network, layout, apart)
         if not best or network.bandwidth(found) > network.bandwidth(best) * (1 + 1e-9):
@@ -280,7 +280,7 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
 
 
 def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
-    """Rings whose hops between boxes take turns between rails that are `apart`."""
+    """Return rings whose hops between boxes alternate between rails that are `apart`."""
     count, rails = len(layout.boxes), layout.rails
     left = _Free(network, _nic_speed(network, layout))
     found: list[Chain] = []
@@ -300,11 +300,11 @@ def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
 
 
 def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
-    """All of a box from `first` to `last`, over free links if there is such a path; its links are then taken."""
+    """Return a path through all of a box from `first` to `last`, over free links if possible, and take its links."""
     if len(box) == 1:
         return box
     at = box.index(first)
-    # Rotated as NCCL does on NVSwitch, where any order is as good.
+    # Rotated, as NCCL does on NVSwitch, where all orders are equally good.
     turned = [npu for npu in box[at:] + box[:at] if npu != last]
     if last is not None and box[(at - 1) % len(box)] != last:
         turned[1:] = turned[:0:-1]
@@ -317,7 +317,7 @@ def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
 
 
 def _budget(box: Chain, share: int = 1) -> list[int]:
-    """NPUs that a search may still visit; a step costs the more, the larger the box."""
+    """Return the number of NPUs that a search may still visit; a step costs more in a larger box."""
     return [_BUDGET // (len(box) * share)]
 
 
@@ -330,7 +330,7 @@ def _paths(
     *,
     closed: bool = False,
 ) -> Iterator[Chain]:
-    """Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
+    """Yield Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
     left.network.look_up([(a, b) for a in box for b in box if a != b])
     ahead = {a: [b for b in box if a != b and left.fits(a, b)] for a in box}
     path, seen = [first], {first}
@@ -346,7 +346,7 @@ def _paths(
         near = [
             b for b in ahead[path[-1]] if b not in seen and (b != last or len(path) == len(box) - 1)
         ]
-        # The NPU with the fewest ways on comes first: it is the most easily missed.
+        # The NPU with the fewest free links comes first, since it is easily cut off.
         near.sort(key=lambda b: sum(c not in seen for c in ahead[b]))
         for b in near:
             path.append(b)
@@ -359,7 +359,7 @@ def _paths(
 
 
 def _in_one_box(network: Network, box: Chain) -> list[Chain]:
-    """Rings that fill a box's links, as far as a search finds them."""
+    """Search for rings that fill a box's links."""
     if len(box) > _LARGEST_SEARCH:
         return _one_order(network, box)
     network.look_up([(a, b) for a in box for b in box if a != b])
@@ -376,7 +376,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
 
 
 def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
-    """The largest set of rings of a bandwidth that a few tries find, none twice."""
+    """Return the largest set of different rings of a bandwidth that a few tries find."""
     out = Counter[int]()
     free = _Free(network, unit)
     for link, times in enumerate(free.left):
@@ -405,7 +405,7 @@ def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
 
 
 def _one_order(network: Network, box: Chain) -> list[Chain]:
-    """One ring in a good order, and the same backwards where that carries more."""
+    """Return one ring in a good order, and its reverse if both together carry more."""
     order, _ = ring_order(network.topology, np.array(box, np.int32), block_bytes=1 << 20)
     ring = tuple(order.tolist())
     network.look_up(list(zip(ring, ring[1:] + ring[:1], strict=True)))

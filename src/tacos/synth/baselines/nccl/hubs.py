@@ -20,7 +20,7 @@ _SUMS_AND_COPIES = _COPIES | _SUMS
 
 
 def box_hubs(network: Network, box: Chain) -> list[int]:
-    """The switches of a box, with links to and from all members, that sum and multicast.
+    """Return the switches of a box, with links to and from all members, that sum and multicast.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
@@ -40,7 +40,7 @@ def box_hubs(network: Network, box: Chain) -> list[int]:
 
 
 def rail_hubs(network: Network, layout: Layout) -> list[int]:
-    """For each rail, a switch outside boxes that sums and multicasts between its NICs; empty if one lacks it.
+    """Return, for each rail, a switch outside boxes that sums and multicasts between its NICs; empty if a rail has none.
 
     >>> import numpy as np, tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
@@ -69,10 +69,10 @@ def rail_hubs(network: Network, layout: Layout) -> list[int]:
 def hub_tree(
     network: Network, root: int, hub: int, ends: Iterable[int], *, sums: bool
 ) -> tuple[int, ...]:
-    """The links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if no switches allow it.
+    """Return the links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if no switches allow it.
 
-    It goes from the root to the ends, or if it `sums`, from the ends to the root. A way that would come back to a
-    switch on its way to or from the hub turns around there.
+    It goes from the root to the ends or, if it `sums`, from the ends to the root. A path that would return to a switch
+    on its way to or from the hub turns around there.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
@@ -91,7 +91,7 @@ def hub_tree(
         paths = [network.path(*leg) for leg in legs]
         if not all(paths):
             return ()
-        # Walked from the end to the root. Of two links at a node, the one nearer to the root leaves out the loop.
+        # Walk from the end to the root. Of two links at a node, the one nearer to the root skips the loop.
         links = [link for path in paths for link in path]
         came = {int(far[link]): link for link in (links if sums else reversed(links))}
         new, node = [], end
@@ -112,7 +112,7 @@ def hub_tree(
 
 
 def _joins(network: Network, hub: int, heads: list[int]) -> bool:
-    """Whether every head can get the sum of all through the hub, and send it to all."""
+    """Return whether every head can receive the sum of all members through the hub, and send to all of them."""
     return all(
         hub_tree(network, root, hub, [head for head in heads if head != root], sums=sums)
         for root in heads

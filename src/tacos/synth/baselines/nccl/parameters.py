@@ -31,13 +31,13 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the model knows of a GPU generation.
+    """The model's parameters of a GPU generation.
 
     Attributes:
         name: Such as ``"H100"``.
         port_GBps: Nominal NVLink bandwidth of a GPU in one direction, in GB/s (specified by NVIDIA); the generation
             of a topology is inferred from it.
-        nic_GBps: Bandwidth of the NIC that usually comes with it, in GB/s; used where a box is a single GPU.
+        nic_GBps: Bandwidth of the NIC that usually comes with it, in GB/s; used if a box is a single GPU.
         link_efficiency: Share of the nominal NVLink bandwidth that a ring reaches with the Simple protocol (fitted;
             NCCL's own constants are 0.80, 0.80, 0.824 and 0.802).
         copy_share: Duration of the last step of a ring, which only copies a received chunk out of its buffer, in
@@ -51,7 +51,7 @@ class Generation:
         tree_ll128_GBps: Most that a channel of a tree carries with LL128, in GB/s (specified).
         tree_GBps: Most that a channel of a tree carries, in GB/s (specified).
         nvls_tree_GBps: Most that a channel of NVLS-tree carries, in GB/s (specified).
-        nvls_efficiency: Share of the ring's bandwidth that NVLS reaches (specified); 0 where GPUs lack it.
+        nvls_efficiency: Share of the ring's bandwidth that NVLS reaches (specified); 0 if the GPUs lack it.
         pairs_efficiency: Share of the nominal NVLink bandwidth that an all-to-all reaches in a box (H100: measured;
             others: 0.7 of what a ring reaches, AutoParallel's correction).
         plateau: Factor on the latency of large all-reduces over rings of several boxes (specified).
@@ -132,7 +132,7 @@ GENERATIONS: Mapping[str, Generation] = {
             pairs_efficiency=0.84,
             plateau=1.4,
         ),
-        # Nothing measured on B200 is public in this form: fitted values are those of H100.
+        # No such measurements of B200 are public, so fitted values are those of H100.
         Generation(
             name="B200",
             port_GBps=900.0,
@@ -188,7 +188,7 @@ NIC_EFFICIENCY = 0.96
 """Share of a NIC's nominal bandwidth that channels reach (specified: 48 of 50 GB/s in the search's steps)."""
 
 NVLS_NIC_EFFICIENCY = 0.80
-"""The same for NVLS-tree (logged: 16 channels of 20 GB/s over eight NICs of 50 GB/s)."""
+"""Share of a NIC's nominal bandwidth that NVLS-tree reaches (logged: 16 channels of 20 GB/s over eight NICs of 50 GB/s)."""
 
 RING_PAYLOAD: Triple = (0.5, 0.92, 1.0)
 """Share of the bandwidth that carries data, by protocol (specified)."""
@@ -254,7 +254,7 @@ PAIRS_NIC_LOSS = 0.44
 
 
 def inferred(port_Bps: float, nic_Bps: float) -> Generation:
-    """The generation whose NVLink, or for boxes of one GPU whose NIC, is nearest to a bandwidth.
+    """Return the generation whose NVLink, or for boxes of one GPU whose NIC, is nearest to a bandwidth.
 
     >>> inferred(450e9, 50e9).name, inferred(0, 25e9).name
     ('H100', 'A100')

@@ -1,4 +1,4 @@
-"""The moves of what NCCL chose: rings, trees, or sums and copies in switches."""
+"""The moves of NCCL's algorithms: rings, trees, or sums and copies in switches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ring_moves(
 
 
 def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
-    """Chunks of an all-reduce take turns between both trees of all channels.
+    """Distribute the chunks of an all-reduce over both trees of all channels, in turn.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
@@ -83,7 +83,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
 
 
 def _down(parent: Ints, blocks: NDArray[np.intp]) -> Moves:
-    """The blocks go from the root of a tree to all places."""
+    """Send the blocks from the root of a tree to all places."""
     depth = _depths(parent)
     below = np.argsort(depth, kind="stable")[1:]
     route = np.arange(len(below))[:, None]
@@ -99,7 +99,7 @@ def _depths(parent: Ints) -> Ints:
 
 
 class _Transfers:
-    """What becomes of one chunk: transfers over routes that may sum or multicast in switches.
+    """The transfers of one chunk, over routes that may sum or multicast in switches.
 
     A row is a transfer: kind and links of its route, step, and op.
     """
@@ -109,11 +109,11 @@ class _Transfers:
         self.rows: list[tuple[tuple[str, tuple[int, ...]], int, int]] = []
 
     def path(self, a: int, b: int, op: int) -> None:
-        """One transfer from a to b."""
+        """Add a transfer from a to b."""
         self.rows.append((("path", self.group.network.route(a, b)), self.step, op))
 
     def tree(self, root: int, hub: int, ends: Iterable[int], op: int) -> None:
-        """One transfer from the ends to the root, summed on the way, or from the root to the ends."""
+        """Add a transfer from the ends to the root, summed on the way, or from the root to the ends."""
         others = [end for end in ends if end != root]
         if others:
             sums = op == REDUCE
@@ -121,7 +121,7 @@ class _Transfers:
             self.rows.append((("reduce" if sums else "multicast", links), self.step, op))
 
     def in_boxes(self, heads: list[int], op: int, turn: int) -> None:
-        """Sums of boxes to their heads, or results from the heads to their boxes."""
+        """Add the sums of boxes to their heads, or the results from the heads to their boxes."""
         for b, (box, head) in enumerate(zip(self.group.layout.boxes, heads, strict=True)):
             hubs = self.group.box_hubs[b] if self.hubs else []
             if hubs:
@@ -133,7 +133,7 @@ class _Transfers:
         self.step += 1
 
     def over_tree(self, heads: list[int], parent: Ints, op: int) -> None:
-        """Sums of boxes up a tree over boxes, or results down."""
+        """Add the sums of boxes up a tree over boxes, or the results down."""
         depth = _depths(parent)
         levels = range(int(depth.max()), 0, -1) if op == REDUCE else range(1, int(depth.max()) + 1)
         for level in levels:
@@ -143,7 +143,7 @@ class _Transfers:
             self.step += 1
 
     def over_hub(self, heads: list[int], hub: int, root: int, op: int) -> None:
-        """Sums of boxes to one head through a switch of the network, or results from it."""
+        """Add the sums of boxes to one head through a switch of the network, or the results from it."""
         self.tree(root, hub, heads, op)
         self.step += 1
 
@@ -157,17 +157,17 @@ def through_switches(
     provenance: Mapping[str, Any],
     progress: Progress = None,
 ) -> Schedule:
-    """The schedule of a collective whose parts all go through switches that sum and multicast.
+    """Return a schedule of a collective through switches that reduce and multicast.
 
     In one box the owner of a block gets its sum from the switch and multicasts the result. Over several boxes a
     chunk belongs to a rail: in each box the NPU at that rail's NIC gets the sum of its box, from the switch or from
     the members; sums of boxes are joined by double binary trees or by a switch of the network.
 
     Args:
-        topology, collective: Where, and what to do, with its chunks chosen.
+        topology, collective: The problem, with its number of chunks chosen.
         chosen: For each part, its group, and the algorithm: ``"nvls"``, ``"nvls-tree"`` or ``"collnet"``.
-        most: Most rails or switches to use.
-        provenance: Goes into the schedule.
+        most: Largest number of rails or switches to use.
+        provenance: Stored in the schedule.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -188,7 +188,7 @@ def through_switches(
             check_memory(len(moves.rows) * len(chunks))
             for row, (route, step, op) in enumerate(moves.rows):
                 number = table.setdefault(route, len(table))
-                # Piece after piece: where several could leave at once, the first ones do.
+                # Ordered by piece, so that the first pieces leave first.
                 order = (chunks % part.chunks) * len(part.group) + chunks // part.chunks
                 same = np.ones_like(chunks)
                 columns.append(
@@ -219,7 +219,7 @@ def through_switches(
 def _by_chunk(
     group: Group, algorithm: str, most: int | None
 ) -> Iterator[tuple[_Transfers, NDArray[np.int64]]]:
-    """The different things that happen to chunks, and to which chunks each."""
+    """Yield the different treatments of chunks, each with its chunks."""
     part = group.part
     chunk = np.arange(len(part.group) * part.chunks)
     if group.n == 1:

@@ -3,7 +3,7 @@
 NCCL's tuner gives every algorithm and protocol a latency and a bandwidth and takes the smallest
 latency + bytes / bandwidth (``src/graph/tuning.cc`` of NCCL 2.30.7). :func:`estimate` does the same with bandwidths
 of the channels that were found on the topology. The *cost* of a candidate is what the tuner computes; its *time* is
-what we expect to be measured. They differ in what the tuner ignores:
+what a measurement should show. They differ in effects that the tuner ignores:
 
 - A ring ends with a step that copies a chunk out of its buffer and sends nothing. It lasts a third of a step, so n
   GPUs reach (n-1) / (n-1 + 1/3) of the bandwidth in an all-gather. One parameter explains why H100 boxes reach
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "Candidate", "Estimate", "Group", "choose", "estimate", "generation_named"]
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
-"""What NCCL does; all-to-all, gather, scatter and send-receive are always direct."""
+"""NCCL's algorithms; all-to-all, gather, scatter and send-receive are always direct."""
 
 _GB = 1e9
 _US = 1e-6
@@ -78,16 +78,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What NCCL would do with a collective, and how long that would take.
+    """NCCL's choice for a collective, and its time.
 
     Attributes:
         algorithm: NCCL's choice, one of ``ALGORITHMS``.
         protocol: NCCL's choice.
-        channels: How many channels carry it.
+        channels: Number of channels that it uses.
         time_s: What nccl-tests would measure, in seconds.
         algbw_Bps: Size over time, in bytes per second.
-        busbw_Bps: The same times what the collective needs per link, as in nccl-tests; 0 where undefined.
-        generation: Whose parameters were used.
+        busbw_Bps: Bus bandwidth, as in nccl-tests; 0 if undefined.
+        generation: The GPU generation whose parameters were used.
         boxes: Number of boxes that the group spans.
         candidates: All that the tuner weighed, the cheapest first.
     """
@@ -114,11 +114,11 @@ def estimate(
 ) -> Estimate:
     """Estimate the time that nccl-tests would report for stock NCCL on a network.
 
-    Several collectives at once are taken as if each had the network to itself; the slowest counts.
+    Of several collectives at once, each is estimated as if it had the network to itself, and the slowest counts.
 
     Args:
         topology: The network. Boxes, NICs and channels are found from its links.
-        collective: Any but a custom one.
+        collective: Any collective but a custom one.
         algorithm: One of ``ALGORITHMS`` instead of NCCL's choice.
         protocol: ``"LL"``, ``"LL128"`` or ``"Simple"`` instead of NCCL's choice.
         channels: Upper limit on the number of channels.
@@ -136,7 +136,7 @@ def estimate(
     """
     if collective.npus != topology.npus:
         raise ValueError(
-            f"the collective is for {collective.npus} NPUs, the topology has {topology.npus}"
+            f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     given = generation_named(generation)
     network = network_of(topology)
@@ -160,7 +160,7 @@ def estimate(
 
 
 def generation_named(generation: str | Generation | None) -> Generation | None:
-    """The parameters of a generation given by name, or as they are.
+    """Return the parameters of a generation by name; parameters are returned unchanged.
 
     >>> generation_named("A100").port_GBps
     300.0
@@ -189,7 +189,7 @@ class Group:
         self.given = generation
 
     def of(self, part: CollectivePart) -> Group:
-        """The same group for a part that differs in its chunks only."""
+        """Return the group for a part that differs only in its chunks."""
         self.part = part
         return self
 
@@ -230,7 +230,7 @@ class Group:
 
     @cached_property
     def rail_hubs(self) -> list[int]:
-        """For each rail, a switch between boxes that can sum and multicast; empty where one lacks it."""
+        """For each rail, a switch between boxes that can sum and multicast; empty if a rail has none."""
         return rail_hubs(self.network, self.layout)
 
     @property
@@ -247,7 +247,7 @@ class Group:
         topology, inside = self.network.topology, self.inside
         speed = topology.link_bandwidth_Bps
         ports = np.bincount(topology.link_src[inside], speed[inside], topology.nodes)
-        # Links of one direction may leave only the way out and back.
+        # With links in one direction only, a path may have to leave the box and return.
         ports = np.where(ports, ports, np.bincount(topology.link_src, speed, topology.nodes))
         mates = [npu for box in self.layout.boxes if len(box) > 1 for npu in box]
         return float(ports[mates].min()) if mates else 0.0
@@ -284,7 +284,7 @@ class Group:
         return self.layout.rails * self.nic_Bps * p.NIC_EFFICIENCY
 
     def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
-        """Latency of a hop: NCCL's, or the topology's where that is longer."""
+        """Return the latency of a hop: NCCL's, or the topology's if that is longer."""
         table = p.BOX_HOP_US if inside else p.NET_HOP_US
         return max(table[algorithm][protocol] * _US, self.latency_s[inside])
 
@@ -309,13 +309,13 @@ class Group:
 
     @cached_property
     def _speeds(self) -> NDArray[np.float64]:
-        """What links carry with the Simple protocol."""
+        """Bandwidth of the links with the Simple protocol."""
         topology = self.network.topology
         share = np.where(self.inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
         return topology.link_bandwidth_Bps.astype(float) * share
 
     def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
-        """Routes of the first ring's hops, those in boxes or those between them."""
+        """Yield the routes of the first ring's hops, either within boxes or between them."""
         if self.n < 2:
             return
         ring, label = self.rings[0], self.network.label
@@ -330,7 +330,7 @@ def choose(
     protocol: str | None = None,
     channels: int | None = None,
 ) -> Estimate:
-    """What NCCL would do with one collective on a group, or with what it is told to do.
+    """Return NCCL's choice for one collective on a group, or the given choice with its times.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_a100()
@@ -379,12 +379,12 @@ def _size(part: CollectivePart) -> int:
 
 
 def _bus_factor(part: CollectivePart) -> float:
-    """Bus bandwidth over algorithm bandwidth; none for messages, whose size counts all of them here."""
+    """Return the ratio of bus to algorithm bandwidth; 0 for messages, whose size counts all of them here."""
     return 0.0 if kind_of(part).listed else part.bus_factor
 
 
 def _channels(group: Group, best: Candidate, most: int | None) -> int:
-    """As many as NCCL has, fewer where that leaves a thread too few bytes."""
+    """Return NCCL's number of channels, reduced if a thread would have too few bytes."""
     if best.algorithm in ("nvls", "nvls-tree"):
         count = p.NVLS_CHANNELS
     elif group.boxes > 1 or len(group.rings) > 1:
@@ -402,7 +402,7 @@ def _channels(group: Group, best: Candidate, most: int | None) -> int:
 
 
 def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
-    """Everything that NCCL can do with the collective."""
+    """Return all algorithms and protocols that NCCL has for the collective."""
     kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
         yield _candidate(group, "direct", 2, 0.0, 0.0, 0.0)
@@ -425,7 +425,7 @@ def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
 
 
 def _share(group: Group, most: int | None) -> float:
-    """What is left of the bandwidth if there are fewer channels than NCCL would have."""
+    """Return the share of the bandwidth that remains with fewer channels than NCCL would use."""
     if most is None:
         return 1.0
     whole = len(group.rings)
@@ -441,7 +441,7 @@ def _candidate(
     measured_s: float,
     latency_factor: float = 1.0,
 ) -> Candidate:
-    """A candidate from the two parts of its cost, and what bytes take when measured."""
+    """Return a candidate from the two parts of its cost and the measured time per byte."""
     one, size = group.generation, _size(group.part)
     launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
     time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
@@ -488,7 +488,7 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
 
 
 def _count(group: Group, rails: int) -> float:
-    """Channels of NCCL's search: it doubles those that are fast, or on Hopper and later few."""
+    """Return the number of channels that NCCL's search ends with; it doubles them if they are fast enough."""
     if group.boxes == 1:
         return group.generation.channels / 2 if rails == 1 else rails
     each = group.nic_Bps * p.NIC_EFFICIENCY / _GB
@@ -570,7 +570,7 @@ def _collnet(group: Group, size: int, share: float) -> Candidate:
 
 
 def _direct(group: Group) -> Candidate:
-    """Every block straight from its source to its destination, all at once: the busiest link decides."""
+    """Every block goes directly from its source to its destination, all at once; the busiest link decides."""
     one, network = group.generation, group.network
     latency_us = p.PAIRS_BOX_US if group.hopper else p.BASE_US["ring"][2]
     nic = 1.0
@@ -590,7 +590,7 @@ def _direct(group: Group) -> Candidate:
 
 
 def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
-    """Source, destination and bytes of every message."""
+    """Return the source, destination and bytes of every message."""
     part, n = group.part, group.n
     members = part.group
     if part.kind == "send_recv":
