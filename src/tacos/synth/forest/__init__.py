@@ -69,8 +69,8 @@ _MOST_EXCHANGED = 40_000
 """Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that NVLS needs."""
-_GROWING_US, _GROWING_LINKS_US = 7.0, 0.7
-"""Microseconds per NPU³ to grow trees on a network without symmetry, with and without switches (measured)."""
+_GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 7.0, 0.4, 15.0
+"""Microseconds per NPU³ to grow trees on a network without symmetry: with switches, without, and if some are neighbours (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
 _COARSE, _SKIPS, _LONG = 64, 4, 2.0
@@ -333,6 +333,8 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     if all_alike(topology):
         return 0.1 * moved
     growing_us = _GROWING_US if topology.switches else _GROWING_LINKS_US
+    if _has_chains(topology):
+        growing_us = _GROWING_CHAINS_US
     return 2 * moved + (0.0 if again else growing_us * topology.npus**3)
 
 
