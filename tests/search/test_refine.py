@@ -182,7 +182,6 @@ def executed(schedule, target=None):
         ("switch:6", "all_reduce", "direct"),
         ("fc:3*switch:4", "all_to_all", "greedy"),
         ("dgx-h100:2", "all_gather", "forest"),
-        ("mi300x:2", "all_gather", "forest"),
     ],
 )
 def test_the_rule_of_the_target_decides(network, kind, engine):
