@@ -1,6 +1,10 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+
+#include <limits>
+#include <optional>
 
 #include "columns.hpp"
 #include "lowering/lower.hpp"
@@ -75,17 +79,22 @@ void bind_run_program(nb::module_& m) {
         "Runs a program thread by thread; see tacos.simulate.");
   m.def(
       "lower_paced",
-      [](const Schedule& schedule, bool in_place, const nb::object& progress) {
+      [](const Schedule& schedule, bool in_place, std::optional<Time> limit,
+         const nb::object& progress) {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        auto paced = lower_paced(schedule, in_place, report);
+        auto paced = lower_paced(schedule, in_place, report,
+                                 limit.value_or(std::numeric_limits<Time>::max()));
         return std::tuple(std::make_shared<Program>(std::move(paced.program)), paced.window,
                           paced.dependencies, paced.shared);
       },
-      "schedule"_a, nb::kw_only(), "in_place"_a = false, "progress"_a = nb::none(),
+      "schedule"_a, nb::kw_only(), "in_place"_a = false, "limit"_a = nb::none(),
+      "progress"_a = nb::none(),
       "The program of a schedule with the window that runs fastest, that window, and the program's "
       "times\n"
-      "with links that serve first come, first served, and with shared links (-1: not run).");
+      "with links that serve first come, first served, and with shared links (-1: not run). Where "
+      "none is\n"
+      "below the limit, both are a time that is not.");
   m.def("departures", &departure_columns, "schedule"_a,
         nb::sig("def departures(schedule: Schedule) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),

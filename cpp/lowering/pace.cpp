@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8};
 constexpr double kNoLoss = 0.002;
+// Windows after the first two gain less than this factor (measured).
+constexpr std::size_t kTelling = 2;
+constexpr double kHope = 1.1;
 // Transfers up to which all windows are tried (about a second), and those up to which the first two are.
 constexpr std::int64_t kMostForAll = 30'000, kMostForTwo = 300'000;
 
@@ -43,17 +46,21 @@ class Runs {
     }
   }
 
-  // Both times; none where one of them is not below `limit`. The rule that was slower for the last program goes first.
+  // Both times; none where one of them is not below `limit`, which missed() tells. The rule that was slower for the
+  // last program goes first.
   std::optional<std::pair<Time, Time>> below(Time limit, const Program& program) {
     const Time first = run(program, shared_first_);
+    missed_ = first;
     if (first >= limit) return std::nullopt;
     const Time second = run(program, !shared_first_);
+    missed_ = second;
     std::pair times(first, second);
     if (shared_first_) std::swap(times.first, times.second);
     shared_first_ = times.second > times.first;
     if (second >= limit) return std::nullopt;
     return times;
   }
+  Time missed() const { return missed_; }
 
  private:
   Time run(const Program& program, bool shared) const {
@@ -69,11 +76,12 @@ class Runs {
   const Progress& progress_;
   std::vector<std::int64_t> bytes_;
   bool shared_first_ = false;
+  Time missed_ = 0;
 };
 
 }  // namespace
 
-Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress) {
+Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress, Time limit) {
   const std::optional<Schedule> expanded =
       schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
@@ -84,17 +92,22 @@ Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progr
   if (!shares_links(whole)) return {lowered(0)};
   const auto enough = static_cast<Time>((1 + kNoLoss) * static_cast<double>(whole.time()));
   Runs runs(whole, progress);
-  std::optional<Paced> best;
-  Time fastest = std::numeric_limits<Time>::max();
-  const auto tried = whole.transfers() > kMostForAll ? std::size_t{2} : std::size(kWindows);
-  for (std::size_t i = 0; i < tried && fastest > enough; ++i) {
+  const auto hopeless = static_cast<double>(limit) * kHope;
+  std::optional<Paced> best, last;
+  Time fastest = limit, least = std::numeric_limits<Time>::max();
+  const auto tried = whole.transfers() > kMostForAll ? kTelling : std::size(kWindows);
+  for (std::size_t i = 0; i < tried && (!best || fastest > enough); ++i) {
+    if (i >= kTelling && !best && static_cast<double>(least) > hopeless) break;
     Program program = lowered(kWindows[i]);
-    const auto times = runs.below(fastest, program);
-    if (!times) continue;
-    fastest = std::max(times->first, times->second);
-    best.emplace(Paced{std::move(program), kWindows[i], times->first, times->second});
+    if (const auto times = runs.below(fastest, program)) {
+      fastest = std::max(times->first, times->second);
+      best.emplace(Paced{std::move(program), kWindows[i], times->first, times->second});
+    } else if (runs.missed() < least) {
+      least = runs.missed();
+      last.emplace(Paced{std::move(program), kWindows[i], least, least});
+    }
   }
-  return std::move(*best);
+  return std::move(best ? *best : *last);
 }
 
 }  // namespace tacos

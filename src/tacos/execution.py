@@ -135,6 +135,7 @@ def execution(
     *,
     size: Quantity | None = None,
     target: str | None = None,
+    to_beat_ps: int | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Execution | None:
     """Return how long a schedule or program takes when it is executed, under each rule.
@@ -148,6 +149,8 @@ def execution(
         size: Size of a program's collective, if the program does not have one.
         target: What executes the schedule, one of :func:`targets`. If it is a format, such as ``"msccl"``, the program
             is the one that :func:`tacos.formats.save` would write.
+        to_beat_ps: Times from this value on need not be exact: a schedule that is known to take as long under some
+            rule is not run any further. Only without a target, when the slowest rule counts.
         progress: Called from time to time with the share of the work done.
 
     Returns:
@@ -189,10 +192,10 @@ def execution(
         return None
     schedule = what.expand()
     in_order = schedule.time_ps  # links that keep the schedule's order keep its times
+    limit = to_beat_ps if target is None else None
     try:
-        _, _, first_come, shared = lower_paced(schedule, progress=progress)
+        program, _, first_come, shared = lower_paced(schedule, limit=limit, progress=progress)
         if shared < 0:  # no link is shared, so no window had to be chosen
-            program = lower(schedule, window=0, progress=progress)
             first_come, shared = (
                 simulate(
                     program, schedule.topology, timing=rule, record=False, progress=progress

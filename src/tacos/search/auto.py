@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tacos.errors import InfeasibleError, TacosError, VerificationError
+from tacos.execution import shares_links
 from tacos.search.budget import SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
 from tacos.search.chunk_search import ChunkSearch, EngineSearch
 from tacos.search.judging import Judge, failure, noted
-from tacos.search.refine import refine as refine_schedule
+from tacos.search.refine import improved
 from tacos.search.watch import TimeIsUp, Watch
 from tacos.synth import ENGINES, applicable
 from tacos.synth.matched_ports import matched_ports
@@ -39,12 +40,22 @@ _SCOUTED = 3
 """Chunk counts that every engine tries before the more hopeful ones go on."""
 _SCOUTING, _GOING_ON = 0.5, 0.8
 """Shares of the work that is left, for one engine that tries those and for one that goes on."""
+_LARGE = 20
+"""Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _LONGEST_S = 40 * 3600
 """Seconds that the core can count for one transfer (``cpp/model/time.hpp``)."""
 
 
 class Auto:
-    """All engines on one question, cheap ones first, while the work is worth it."""
+    """All engines on one question, cheap ones first, while the work is worth it.
+
+    Attributes:
+        leader: The best answer so far.
+        left_out: The engines that were not asked.
+        reached: Engines whose schedules come near the bound and lose nothing when they are executed.
+        reserve: Work that may be spent in addition where there are such engines.
+        proven: Those that do so with matched ports: with any ports they could only lose.
+    """
 
     def __init__(self, runs: ChunkSearch) -> None:
         self.runs, self.judge, self.question = runs, runs.judge, runs.question
@@ -52,6 +63,9 @@ class Auto:
         runs.budget = self.budget
         self.left_out: list[str] = []
         self.leader: Answer | None = None
+        self.proven: set[str] = set()
+        self.reached: set[str] = set()
+        self.reserve = 0.0
 
     def best(self, *, refines: bool, matches: bool) -> Schedule:
         """Return the best schedule of all engines.
@@ -97,14 +111,22 @@ class Auto:
         for i, name in enumerate(sorted(names, key=lambda name: (late(name), expected[name]))):
             self._begin(done, i, 2 * len(names))
             worth = self.budget.worth(self.judge.to_beat)
-            if self.watch.cut_short or self.budget.used + expected[name] > worth:
+            if (
+                self.watch.cut_short
+                or name in self.proven
+                or self.budget.used + expected[name] > worth
+            ):
                 self.left_out.append(name)
                 continue
             search = EngineSearch(self.runs, ENGINES[name], {})
             if self._go_on(search, _SCOUTED, found, errors) and not search.ended:
                 searches.append(search)
+            if self._proves(search):
+                self.reached.add(name)
+        if self.reached:
+            self.budget.total += self.reserve  # hardly anything else is left to gain
         # Some chunk counts tell which engines may become the fastest.
-        searches.sort(key=lambda search: search.least_ps())
+        searches.sort(key=lambda search: search.promised_ps())
         for i, search in enumerate(searches):
             self._begin(done, len(names) + i, 2 * len(names))
             if not self.watch.cut_short and search.hoped_ps() < self.judge.to_beat:
@@ -115,6 +137,13 @@ class Auto:
         if self.budget.used < self.budget.worth(self.leader.time_ps):
             results += self._exact(self.leader)
         return sorted(results, key=lambda answer: answer.time_ps)
+
+    def _proves(self, search: EngineSearch) -> bool:
+        """Whether many chunks bring an engine near the bound, where bandwidth decides, and execution takes no longer."""
+        bound, limit_ps = self.question.bound, search.limit_ps()
+        large = bound.bandwidth_s > _LARGE * bound.latency_s
+        near = 0 < limit_ps <= (1 + WORTH_ALL) * bound.time_ps
+        return large and near and not any(shares_links(one.schedule) for one in search.results)
 
     def _begin(self, done: float, part: int, parts: int) -> None:
         """Tell the watch which part of the progress is next."""
@@ -179,27 +208,32 @@ class Auto:
             transfers = answer.schedule.transfers
             if transfers > SEARCH_TRANSFERS:
                 continue
+            shared = self.judge.target != "schedule" and shares_links(answer.schedule)
+            if i > 0 and shared and not answer.run:
+                continue  # it was not worth a run before
             work = min(left * _FIRST if i == 0 else left, _PER_TRANSFER * transfers)
             try:
-                found = self.judge.judged(
-                    refine_schedule(
-                        answer.schedule,
-                        hops=int(work * _HOPS),
-                        seed=self.question.seed,
-                        target=self.judge.target,
-                        progress=self.watch.report,
-                    )
+                found, hops = improved(
+                    answer.schedule,
+                    int(work * _HOPS),
+                    seed=self.question.seed,
+                    target=self.judge.target,
+                    executed_ps=answer.time_ps if answer.known else None,
+                    progress=self.watch.report,
                 )
+                self.budget.used += hops / _HOPS
+                if found is None:
+                    continue
+                judged = self.judge.judged(found)
                 # The first has passed the verifier before, and refinement keeps what it had.
-                if i > 0 and found.time_ps < better[0].time_ps:
-                    found = self.judge.first_right([found])
+                if i > 0 and judged.time_ps < better[0].time_ps:
+                    judged = self.judge.first_right([judged])
             except TimeIsUp:
                 self.watch.cut_short = True
                 break
             except TacosError:
                 continue
-            better[i] = min(answer, found, key=lambda answer: answer.time_ps)
-            self.budget.used += work
+            better[i] = min(answer, judged, key=lambda answer: answer.time_ps)
         return sorted(better, key=lambda answer: answer.time_ps)
 
     def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
@@ -221,6 +255,7 @@ class Auto:
         judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(question, judge))
         inner.budget.total = self.budget.total * _MATCHED
+        inner.reserve = self.budget.total - inner.budget.total
         answers: list[Answer] = []
         try:
             for one in inner.answers()[:_REFINED]:
@@ -234,6 +269,7 @@ class Auto:
         self.budget.used += inner.budget.used
         if answers:
             self.judge.to_beat = answers[0].time_ps
+            self.proven = inner.reached
         return answers
 
     def _right(self, answers: list[Answer]) -> list[Answer]:

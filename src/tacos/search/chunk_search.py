@@ -26,7 +26,7 @@ _HELPS = 1.005
 """A chunk count helps if it shortens the time by at least this factor."""
 _MANY_PER_LINK, _FEWER = 256, 1.01
 """Transfers per link that are too many for executors, and the factor on the time that is accepted to avoid them."""
-_MOST_PER_LINK = 1000
+_MOST_PER_LINK = 1200
 """Largest number of transfers per link for which schedules are made."""
 _LARGE = 20
 """Ratio of the bound's bandwidth to its latency part from which bandwidth dominates."""
@@ -36,6 +36,8 @@ algorithms, and for synthesizers, which also use links better with more chunks."
 
 _STEPS, _STEP = 4, 0.75
 """Synthesizers improve in steps: up to this number of chunk counts, they are assumed to reach this factor of the bound."""
+_SURE = 0.5
+"""Share of the least loss by execution so far that schedules of more chunks are assumed to lose as well."""
 _MOST_GAIN = 6.0
 """Largest speed-up from more chunks than the first count; rooted collectives gain more."""
 
@@ -172,6 +174,29 @@ class EngineSearch:
         The time that a pipeline loses while it fills is proportional to the size of a chunk, so the last gain
         predicts the gains that remain.
         """
+        limit_ps = self.limit_ps()
+        sure_loss = 1 + _SURE * (self.least_loss() - 1)
+        return max(self._trusted_ps(limit_ps > 0), limit_ps) * sure_loss
+
+    def limit_ps(self) -> float:
+        """Return the time that many chunks approach; 0 if the engine does not know."""
+        question, memory = self._question, self._runs.memory(self.engine)
+        limit_s = self.engine.limit_s(question.topology, question.collective, memory)
+        return limit_s * 1e12
+
+    def promised_ps(self) -> float:
+        """Return a time that tells how hopeful the engine is: its limit, or else the least time so far."""
+        return self.limit_ps() * self.least_loss() or self.least_ps()
+
+    def least_loss(self) -> float:
+        """Return the least factor so far by which execution took longer than the schedule."""
+        runs = (one for one in self.results if one.run)
+        return min((one.time_ps / one.schedule.time_ps for one in runs), default=1.0)
+
+    def _trusted_ps(self, limited: bool) -> float:
+        """Return the time that the results so far promise, whose limit is known or not."""
+        if limited and 0 < len(self.results) < _STEPS:
+            return 0.0
         if not self.engine.baseline and 0 < len(self.results) < _STEPS:
             return self.least_ps() * _STEP
         if len(self.results) < 2:

@@ -71,13 +71,20 @@ class Judge:
     def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
         """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
-        A schedule whose own time is not below the time to beat is not run, since execution only adds to it.
+        A schedule whose own time is not below the time to beat is not run, since execution only adds to it. A schedule
+        that turns out not to be below it when it is run gets some time that is not below it.
         """
-        if schedule.time_ps >= min(to_beat, self.to_beat):
+        to_beat = min(to_beat, self.to_beat)
+        if schedule.time_ps >= to_beat or self.target == "schedule":
             return Answer(schedule, schedule.time_ps, known=True)
         watch = self.question.watch
         try:
-            found = execution(schedule, target=self.target, progress=lambda _: watch.report(0.0))
+            found = execution(
+                schedule,
+                target=self.target,
+                to_beat_ps=None if to_beat == math.inf else int(to_beat),
+                progress=lambda _: watch.report(0.0),
+            )
         except LimitError as error:
             self._refusal = self._refusal or str(error)
             return Answer(schedule, _TOO_LARGE, known=False)

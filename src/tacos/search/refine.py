@@ -23,13 +23,15 @@ from tacos.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["refine"]
+__all__ = ["improved", "refine"]
 
 _EFFORTS = {"fast": 0.1, "normal": 1.0, "high": 8.0}
 _HOPS = 100_000_000
 """Hops examined per unit of effort: about 10 s."""
-_SLICE = 1_000_000
-_SLICE_PER_TRANSFER = 20
+_SLICE, _SLICE_PER_TRANSFER = 400_000, 8
+"""Hops of a slice at least, and per transfer."""
+_START_PER_TRANSFER = 4
+"""Hops that could be examined in the time that the start of a slice takes, per transfer."""
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
@@ -37,7 +39,7 @@ _RUN_PER_TRANSFER = 100
 _NEWS = 0.995
 """A schedule is executed if it is shorter by this factor than the last one that was."""
 _NEVER = 2**62
-_PATIENCE, _GAIN = 2, 0.9998
+_PATIENCE, _GAIN = 3, 0.9998
 """Slices without a gain of this factor after which the search stops."""
 _LOST = 1.1
 """Ratio to the fastest execution beyond which the current schedule is too slow to win."""
@@ -99,25 +101,57 @@ def refine(
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _HOPS) if hops is None else hops
     end = None if time_limit is None else time.monotonic() + time_limit
+    found, _ = improved(schedule, total, seed=seed, target=target, end=end, progress=progress)
+    return found or schedule
+
+
+def improved(
+    schedule: Schedule,
+    hops: int,
+    *,
+    seed: int,
+    target: str | None,
+    executed_ps: int | None = None,
+    end: float | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> tuple[Schedule | None, int]:
+    """Return a faster schedule, if one is found, and the hops that were looked at.
+
+    Args:
+        schedule: The schedule.
+        hops: How many hops to look at.
+        seed: Random seed.
+        target: What will execute the schedule.
+        executed_ps: The schedule's executed time, if it is known.
+        end: When to stop, by ``time.monotonic()``.
+        progress: Called from time to time with the share of the work done.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> best = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"))
+    >>> improved(best, 1000, seed=0, target=None)
+    (None, 0)
+    """
     if not _directions(schedule):
-        return schedule
+        return None, 0
     matching = None if target == "schedule" else matched_ports(schedule.topology)
     start = matching.taken(schedule) if matching else None
     search = _Search(start or schedule, target, end, seed, progress)
-    best = search.run(total)
+    best = search.run(hops, executed_ps)
     if best is None:
-        return schedule
+        return None, search.done
     if matching and start:
         best = matching.returned(best)
     report = verify(best)
     if not report.ok or (not report.consistent and verify(schedule).consistent):
-        return schedule
+        return None, search.done
     best = best.with_provenance(schedule.provenance | {"refined_from_s": schedule.time_s})
-    return best.with_facts(
+    best = best.with_facts(
         bound_ps=schedule.bound_ps,
         consistent=report.consistent,
         matched_ports=schedule.matched_ports,
     )
+    return best, search.done
 
 
 class _Search:
@@ -139,35 +173,36 @@ class _Search:
         self.runs = target != "schedule"  # whether executed times are known
         at_once = target is None and not shares_links(schedule)
         self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
+        self.done = 0  # hops
 
-    def run(self, total: int) -> Schedule | None:
-        """Return the best schedule found, if it is better than the given one."""
+    def run(self, total: int, executed_ps: int | None) -> Schedule | None:
+        """Return the best schedule found, if it is better than the given one, whose executed time may be known."""
         schedule = self.schedule
         goal = bound(schedule.topology, schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
         directions = _directions(schedule)
-        shortest, failures, done, slices = schedule, 0, 0, 0
+        shortest, failures, slices = schedule, 0, 0
         fastest: Schedule | None = None
         lost = False
-        least, judged = self.executed(schedule), schedule
+        least, judged = executed_ps or self.executed(schedule), schedule
 
         def report(share: float) -> None:
             if self.progress is not None:
-                self.progress(min((done + share * step) / total, 1.0))
+                self.progress(min((self.done + share * step) / total, 1.0))
 
         def judge() -> None:
-            nonlocal fastest, least, judged, done, lost
+            nonlocal fastest, least, judged, lost
             judged = shortest
-            done += self.run_hops
+            self.done += self.run_hops
             # Execution only adds to a schedule's time.
-            time_ps = self.executed(shortest) if shortest.time_ps < least else least
+            time_ps = self.executed(shortest, least) if shortest.time_ps < least else least
             lost = time_ps > _LOST * least
             if time_ps < least:
                 fastest, least = shortest, time_ps
 
         while (
             directions
-            and done < total
+            and self.done < total
             and failures < _PATIENCE * len(directions)
             and shortest.time_ps > goal
             and not lost
@@ -175,7 +210,7 @@ class _Search:
             if self.end is not None and time.monotonic() > self.end:
                 break
             backwards = directions[slices % len(directions)]
-            budget = min(step, total - done)
+            budget = min(step, total - self.done)
             try:
                 start = shortest.reverse(report) if backwards else shortest
                 found = _refine(
@@ -188,7 +223,7 @@ class _Search:
             failures = 0 if found.time_ps < _GAIN * shortest.time_ps else failures + 1
             if found.time_ps <= shortest.time_ps:
                 shortest = found
-            done += step
+            self.done += budget + _START_PER_TRANSFER * schedule.transfers
             slices += 1
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
@@ -196,12 +231,12 @@ class _Search:
             judge()
         return fastest
 
-    def executed(self, schedule: Schedule) -> int:
+    def executed(self, schedule: Schedule, to_beat_ps: int | None = None) -> int:
         """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""
         if not self.runs:
             return schedule.time_ps
         try:
-            found = execution(schedule, target=self.target)
+            found = execution(schedule, target=self.target, to_beat_ps=to_beat_ps)
         except LimitError:
             found = None
         if found is not None:

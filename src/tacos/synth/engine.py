@@ -49,6 +49,10 @@ def _no_obstacle(_topology: Topology, _collective: Collective) -> str:
     return ""
 
 
+def _no_limit(_topology: Topology, _collective: Collective, _memory: dict[str, Any]) -> float:
+    return 0.0
+
+
 def _as_given(
     _topology: Topology,
     _collective: Collective,
@@ -78,6 +82,8 @@ class Engine:
             tells whether it has solved the problem with another chunk count before.
         chunk_counts: Yields the chunk counts to search, given the problem, the default counts, and the memory. The next
             count is requested after the engine has run with the previous one.
+        limit_s: Returns the time in seconds that schedules of many chunks approach, given the problem and the memory; 0
+            if it is unknown.
         patience: The chunk search ends after this many consecutive counts that hardly helped.
         patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
@@ -102,6 +108,7 @@ class Engine:
     baseline: bool = False
     work: Callable[[Topology, Collective, bool], float] = _WORK
     chunk_counts: ChunkCounts = _as_given
+    limit_s: Callable[[Topology, Collective, dict[str, Any]], float] = _no_limit
     patience: int = 2
     patience_if_large: int = 0
     random_starts: bool = False

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["C_CUBE", "DOUBLE_BINARY_TREE", "c_cube", "double_binary_tree"]
 
+_MOVING, _LAYOUT_US = estimates.per_transfer(0.4), 20_000.0
+"""Work for the transfers, and microseconds to search a layout (measured)."""
 LARGEST_SEARCH = 256
 TRIALS = 2**17
 _MOST_WEIGHT = 64
@@ -64,10 +66,17 @@ def double_binary_tree(
     return by_parts(DOUBLE_BINARY_TREE, topology, cut, moves, progress)
 
 
-def c_cube(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
+def c_cube(
+    topology: Topology,
+    collective: Collective,
+    *,
+    memory: dict[tuple[bytes, int], list[NDArray[np.int32]]] | None = None,
+    progress: Progress = None,
+) -> Schedule:
     """Use two trees that are laid out on the network, with a link for each edge.
 
-    The layout is searched for groups of up to 256 NPUs; larger groups use trees in rank order.
+    The layout is searched for groups of up to 256 NPUs; larger groups use trees in rank order. The `memory` keeps
+    layouts for other numbers of chunks.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx1()
@@ -76,10 +85,13 @@ def c_cube(topology: Topology, collective: Collective, *, progress: Progress = N
     True
     """
 
+    known = {} if memory is None else memory
+
     def moves(part: CollectivePart) -> Moves:
-        return named_part(
-            part, block_trees.two_trees(_layout(topology, part.group, part.root, progress))
-        )
+        use = (part.group.tobytes(), part.root)
+        if use not in known:
+            known[use] = _layout(topology, part.group, part.root, progress)
+        return named_part(part, block_trees.two_trees(known[use]))
 
     return by_parts(C_CUBE, topology, _pipelined(topology, collective), moves, progress)
 
@@ -138,6 +150,11 @@ def _layout(
     return trees
 
 
+def _c_cube_work(topology: Topology, collective: Collective, again: bool) -> float:
+    searched = not again and any(2 < len(part.group) <= LARGEST_SEARCH for part in collective.parts)
+    return _MOVING(topology, collective, again) + (_LAYOUT_US if searched else 0.0)
+
+
 DOUBLE_BINARY_TREE = Engine(
     name="double-binary-tree",
     solve=double_binary_tree,
@@ -150,5 +167,5 @@ C_CUBE = Engine(
     solve=c_cube,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(0.7),
+    work=_c_cube_work,
 )

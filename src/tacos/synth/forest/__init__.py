@@ -69,10 +69,12 @@ _MOST_EXCHANGED = 40_000
 """Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that NVLS needs."""
-_GROWING_US, _GROWING_LINKS_US = 7.0, 0.7
-"""Microseconds per NPU³ to grow trees on a network without symmetry, with and without switches (measured)."""
+_GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 7.0, 0.4, 15.0
+"""Microseconds per NPU³ to grow trees on a network without symmetry: with switches, without, and if some are neighbours (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
+_COARSE, _SKIPS, _LONG = 64, 4, 2.0
+"""Chunk counts up to the first number are searched in steps of the second, if bytes take this many times as long as latencies."""
 
 
 def forest(
@@ -331,17 +333,41 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     if all_alike(topology):
         return 0.1 * moved
     growing_us = _GROWING_US if topology.switches else _GROWING_LINKS_US
+    if _has_chains(topology):
+        growing_us = _GROWING_CHAINS_US
     return 2 * moved + (0.0 if again else growing_us * topology.npus**3)
 
 
 def _chunk_counts(
-    _topology: Topology,
-    _collective: Collective,
+    topology: Topology,
+    collective: Collective,
     counts: tuple[int, ...],
     memory: dict[str, Any],
 ) -> Iterator[int]:
+    tried = 0
     for chunks in (*counts, *_MANY_COUNTS):
-        yield suited_chunks(chunks, memory)
+        # Tall trees need many chunks before they carry what they can: small steps on the way there are in vain.
+        coarse = (
+            chunks <= _COARSE and chunks < _SKIPS * tried and _fills(topology, collective, memory)
+        )
+        if not coarse:
+            tried = chunks
+            yield suited_chunks(chunks, memory)
+
+
+def _fills(topology: Topology, collective: Collective, memory: Packed) -> bool:
+    """Whether what the trees carry decides the time, and not how long it takes to get through them."""
+    height = max((trees.height for trees in used(memory, "")), default=0)
+    latency_s = int(topology.link_latency_ps.max(initial=0)) * 1e-12
+    return _limit_s(topology, collective, memory) > _LONG * height * latency_s > 0
+
+
+def _limit_s(_topology: Topology, collective: Collective, memory: Packed) -> float:
+    """The time of a fluid down the trees that were found; 0 before there are any."""
+    (part,) = collective.parts
+    fluid_s = sum(part.size / trees.algbw_Bps for trees in used(memory, ""))
+    both_ways = memory.get("both ways")
+    return min(fluid_s, part.size / both_ways.algbw_Bps) if both_ways else fluid_s
 
 
 ENGINE = Engine(
@@ -350,5 +376,6 @@ ENGINE = Engine(
     obstacle=obstacle,
     work=_work,
     chunk_counts=_chunk_counts,
+    limit_s=_limit_s,
     patience=4,  # some chunk counts do not match the weights of trees
 )

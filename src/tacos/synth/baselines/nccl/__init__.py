@@ -192,7 +192,7 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
 def _work(topology: Topology, collective: Collective, again: bool) -> float:
     if estimates.between_pairs(collective):  # direct sends
         return DIRECT.work(topology, collective, again)
-    return 0.5 * estimates.transfers(topology, collective) + (0.0 if again else _CHANNELS_US)
+    return 0.15 * estimates.transfers(topology, collective) + (0.0 if again else _CHANNELS_US)
 
 
 def _chunk_counts(
