@@ -121,7 +121,9 @@ def test_a_file_of_a_kind_that_is_not_installed_is_read(problem, tmp_path):
 def test_what_does_not_know_it_says_so(problem, tmp_path):
     topology, wanted = problem
     schedule = tacos.synthesize(topology, wanted, engine="direct")
-    with pytest.raises(ValueError, match=f"for {wanted.kind}, but the dialect msccl has all_reduce"):
+    with pytest.raises(
+        ValueError, match=f"for {wanted.kind}, but the dialect msccl has all_reduce"
+    ):
         tacos.save(schedule, tmp_path / "toy.xml")
     with pytest.raises(ValueError, match=f"cannot hold {wanted.kind}"):
         tacos.save(schedule, tmp_path / "toy.json", format="mscclpp")

@@ -599,9 +599,7 @@ def test_a_few_digits_do_not_fill_the_memory(tmp_path, old, new):
     metadata = field(1, "0.0.4") + field(2, attribute("tacos", note))
     content = b"".join(varint(len(part)) + part for part in (metadata, *nodes))
     (tmp_path / "ag.0.et").write_bytes(content)
-    with pytest.raises(
-        tacos.FormatError, match=r"00000000 chunks or scratch slots; \d+ nodes can"
-    ):
+    with pytest.raises(tacos.FormatError, match=r"00000000 chunks or scratch slots; \d+ nodes can"):
         tacos.load(tmp_path / "ag")
 
 

@@ -255,7 +255,8 @@ def test_entity_bombs_do_nothing(tmp_path):
     with pytest.raises(FormatError, match="line 1: a document type declaration"):
         tacos.load(path, format="msccl")
     with pytest.raises(
-        FormatError, match="the content does not match any of the formats nccl, msccl, forestcoll, graphml"
+        FormatError,
+        match="the content does not match any of the formats nccl, msccl, forestcoll, graphml",
     ):
         tacos.load(path)
 
@@ -648,7 +649,9 @@ def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
     path.write_text(text)
     assert tacos.verify(tacos.load(path)).ok
     assert main(["verify", str(path)]) == 1
-    said = "limit: gpu 0, tb 0, step 2 would wait forever, since a connection of the executors holds 2"
+    said = (
+        "limit: gpu 0, tb 0, step 2 would wait forever, since a connection of the executors holds 2"
+    )
     assert said in capsys.readouterr().err
     path.write_text(text.replace("Simple", "LL"))
     assert main(["verify", str(path)]) == 0

@@ -179,7 +179,10 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
         ({"channel": "pcie"}, 'channel must be memory or port; got "pcie"'),
         ({"threadblocks": 0}, "threadblocks must be a positive number; got 0"),
         ({"pipeline": "100B"}, "pipeline is 100 B; it must be a multiple of 16"),
-        ({"min_bytes": "2MB", "max_bytes": "1MB"}, "min_bytes is 2000000; it must be below max_bytes, which is 1000000"),
+        (
+            {"min_bytes": "2MB", "max_bytes": "1MB"},
+            "min_bytes is 2000000; it must be below max_bytes, which is 1000000",
+        ),
         (
             {"colour": "red"},
             'the format mscclpp has no option "colour"; its options are channel, box',

@@ -383,7 +383,9 @@ KEY = '<key id="{0}" for="{1}" attr.name="{0}" attr.type="string"/>'
         graphml("<node/>"): "line 1: <node> has no id",
         graphml('<node id="a"/><node id="a"/>'): "line 1: two nodes have the id 'a'",
         graphml(PAIR + '<edge source="a"/>'): "line 1: <edge> has no target",
-        graphml(PAIR + '<edge source="a" target="c"/>'): "an edge names 'c', but there is no such node",
+        graphml(
+            PAIR + '<edge source="a" target="c"/>'
+        ): "an edge names 'c', but there is no such node",
         graphml(PAIR + '<edge source="a" target="a"/>'): "line 1: an edge joins 'a' to itself",
         graphml(PAIR + '<edge source="a" target="b"/>'): "line 1: <edge> has no bandwidth, and no",
         graphml(PAIR + "<graph/>"): "line 1: a second or nested <graph>",

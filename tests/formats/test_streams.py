@@ -69,7 +69,11 @@ def test_streams_need_not_start_at_their_beginning_or_seek(schedule):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (b"npus: 4", {}, "data: cannot recognize the format of the content; give the argument format"),
+        (
+            b"npus: 4",
+            {},
+            "data: cannot recognize the format of the content; give the argument format",
+        ),
         (b"npus: 4", {"format": "yaml"}, "data.yaml: the field tacos is missing"),
         (b"hello", {"format": "tacos"}, "data.tacos: not a .tacos file"),
         (b"", {"format": "msccl"}, "data.xml: the file is empty"),

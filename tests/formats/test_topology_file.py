@@ -473,7 +473,10 @@ def test_machines_are_what_their_names_stand_for(read_text):
     [
         ("boxes: []", "boxes is an empty list; it needs at least one kind of boxes"),
         ("boxes: {count: 2}", "boxes.npus is missing; a box needs at least one NPU"),
-        ("boxes: [{count: 2, npus: 2, machine: dgx-1}]", "boxes[0].npus cannot be combined with machine"),
+        (
+            "boxes: [{count: 2, npus: 2, machine: dgx-1}]",
+            "boxes[0].npus cannot be combined with machine",
+        ),
         ("boxes: [{count: 2, machine: dgx-9}]", 'boxes[0].machine: topology "dgx-9": there is no'),
         ("npus: 2\nracks: {boxes: 2}", "racks needs boxes to put into racks"),
         (
