@@ -133,6 +133,21 @@ def _executor(printed: str) -> str | None:
     )
 
 
+def _training(printed: str) -> str | None:
+    rows = re.findall(r"^(\S.*?) +(\d+) +([\d.]+)% +\d+% +([\d.]+)%", printed, re.MULTILINE)
+    if not rows:
+        return None
+    return bars(
+        [f"{source}, {count} steps" for source, count, _, _ in rows],
+        [
+            Series("mean", [float(mean) for _, _, mean, _ in rows]),
+            Series("median", [float(median) for _, _, _, median in rows]),
+        ],
+        Axis("error of the predicted step time, %"),
+        title="Training steps: predicted beside published times",
+    )
+
+
 CHARTS: dict[str, Chart] = {
     "quality": Chart(
         "quality", "A bar for each machine: the share of the bound that its all-reduce reaches.", _quality
@@ -144,5 +159,8 @@ CHARTS: dict[str, Chart] = {
         "paper_tacos", "How many times as fast as a ring algorithms are, network by network.", _algorithms
     ),
     "nccl": Chart("nccl", "Measured times of NCCL's all-reduce over size, and the model's.", _nccl),
+    "training": Chart(
+        "training", "Errors of predicted training steps, by source: mean and median.", _training
+    ),
     "executor": Chart("runtime", "Times of the executor over gloo's, by size.", _executor),
 }  # fmt: skip

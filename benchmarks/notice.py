@@ -1,7 +1,8 @@
 """What it costs to notice: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
 
-Both run in turn, in the same processes on the same data, over TCP. What counts is the ratio of the medians, call by call of the slowest
-rank, from the median of their differences, with the interval that holds it in 95 of 100 resamplings.
+The core keeps both, and can be told not to. The two ways run in turn, in the same processes on the same data, over TCP. What counts is
+the ratio of the medians, call by call of the slowest rank, from the median of their differences, with the interval that holds it in 95 of
+100 resamplings.
 
     python -m benchmarks.notice [--ranks 4] [--rounds 400]
 """
@@ -35,14 +36,6 @@ def ranks(rounds):
         for size in SIZES:
             data = np.ones(size // 4, np.float32)
             call = Call(data.ctypes.data, data.ctypes.data, data.size, "float32", "sum")
-
-            def noticing(call=call):
-                ring.run_at(*call)
-
-            def plain(call=call):
-                with comm._lock:
-                    ring.prepared.run(Call(*call))
-
             times: dict[str, list[float]] = {"on": [], "off": []}
             for turn in range(rounds + 10):
                 # Which comes first changes, so that neither always follows the other.
@@ -51,7 +44,7 @@ def ranks(rounds):
                     endpoint.watch_links(name == "on")
                     ring.prepared.run(Call(*call[:2], 1, "float32", "sum"))  # a barrier
                     begin = time.perf_counter()
-                    (noticing if name == "on" else plain)()
+                    ring.run_at(*call)
                     if turn >= 10:
                         times[name].append(time.perf_counter() - begin)
             shared = comm.exchange(f"times {size}", json.dumps(times).encode())

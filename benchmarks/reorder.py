@@ -1,32 +1,41 @@
-"""Rank orders: planted racks in the model, and unmodified gloo on a lab network in racks.
+"""Rank orders: planted racks in the model, and unmodified gloo and Open MPI on a lab network in racks.
 
 Model: costs between hosts in racks, with noise of 10 %, shuffled. Printed are the gain over the mean of random orders,
 the planted order's cost beside the one found, the gap to the lower bound, and the time of the search.
 
 Lab: 16 hosts in 4 racks, each rack's uplink as fast as one host's link, numbered at random. The network is probed, the order is
-found from what the probe wrote, and gloo's all-reduce (torch.distributed, unmodified) runs in ten random orders, in the
-order found and in the planted one. Orders take turns; a time is that of the slowest rank.
+found from what the probe wrote, and the ring all-reduces of gloo (torch.distributed) and of Open MPI (coll/tuned), both unmodified,
+run in ten random orders, in the order found and in the planted one. Orders take turns; a time is that of the slowest rank.
+mpirun starts the ranks with the file openmpi.seq that `tacos reorder -o` writes, a daemon on each host.
 
-    python benchmarks/reorder.py [--size 1MiB] [--rounds 5] [--model-only]
+Links are slow, so that 16 ranks that wait for messages on a few processors do not count. The parts of a ring are no larger than
+what Open MPI sends at once (64 KiB); larger ones are announced first, which its ring then waits for.
+
+    python -m benchmarks.reorder [--size 512KiB] [--fastest 16Mbit/s] [--rounds 3] [--model-only]
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import socket
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import tacos
 from tacos import units
-from tacos.reorder.costs import costs_of
+from tacos.reorder.files import write
 from tacos.reorder.patterns import PATTERNS
 from tacos.reorder.search import Question, cost_of
+from tacos.reorder.sources import costs_of
 from tacos.runtime.lab import Lab
+from tests.support.lab_hosts import launch, mpirun
 
 RACKS, HOSTS, RANDOM_ORDERS = 4, 4, 10
 
@@ -81,30 +90,70 @@ def network(seed):
     return tacos.topology.from_links(n, both, switches=RACKS + 1), planted
 
 
-def work(orders, elements, rounds):
-    """What a rank does in the lab: gloo's all-reduce in every order, in turns."""
+def measured(orders, rounds, reduce, slowest, barrier):
+    """Seconds of an all-reduce in every order, in turns; the first turn opens connections."""
+    times: list[list[float]] = [[] for _ in orders]
+    for number in range(rounds + 1):
+        for k, some in enumerate(times):
+            barrier()
+            begin = time.perf_counter()
+            reduce(k)
+            took = slowest(time.perf_counter() - begin)
+            if number:
+                some.append(took)
+    return times
+
+
+def gloo(orders, elements, rounds):
+    """What a rank of torch.distributed does in the lab."""
     import torch
     from torch import distributed
 
     distributed.init_process_group("gloo")
     groups = [distributed.new_group(order, sort_ranks=False) for order in orders]
-    data = torch.ones(elements)
-    times: list[list[float]] = [[] for _ in orders]
-    wrong = 0
-    for number in range(rounds + 1):
-        for some, group in zip(times, groups, strict=True):
-            data.fill_(1.0)
-            distributed.barrier()
-            begin = time.perf_counter()
-            distributed.all_reduce(data, group=group)
-            took = torch.tensor(time.perf_counter() - begin)
-            wrong += int((data != len(orders[0])).sum())
-            distributed.all_reduce(took, distributed.ReduceOp.MAX)
-            if number:  # the first opens connections
-                some.append(float(took))
+    data, wrong = torch.ones(elements), []
+
+    def reduce(k):
+        distributed.all_reduce(data, group=groups[k])
+
+    def slowest(seconds):
+        wrong.append(int((data != len(orders[0])).sum()))
+        data.fill_(1.0)
+        took = torch.tensor(seconds)
+        distributed.all_reduce(took, distributed.ReduceOp.MAX)
+        return float(took)
+
+    times = measured(orders, rounds, reduce, slowest, distributed.barrier)
     if distributed.get_rank() == 0:
-        print(json.dumps({"times": times, "wrong": wrong}))
+        print(json.dumps({"times": times, "wrong": sum(wrong)}))
     distributed.destroy_process_group()
+
+
+def open_mpi(orders, elements, rounds):
+    """What a rank of MPI does in the lab; the launcher has placed the ranks in the order found, which comes first."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = int(socket.gethostname().removeprefix("npu"))
+    if world.allgather(host) != orders[0]:
+        raise SystemExit("the ranks are not on the hosts that openmpi.seq names")
+    groups = [world, *(world.Split(0, order.index(host)) for order in orders[1:])]
+    data, result, wrong = np.ones(elements, np.float32), np.empty(elements, np.float32), []
+
+    def slowest(seconds):
+        wrong.append(int((result != len(orders[0])).sum()))
+        return world.allreduce(seconds, MPI.MAX)
+
+    times = measured(
+        orders, rounds, lambda k: groups[k].Allreduce(data, result), slowest, world.Barrier
+    )
+    if world.rank == 0:
+        print(json.dumps({"times": times, "wrong": sum(wrong)}))
+
+
+WORKERS = {"gloo": gloo, "open_mpi": open_mpi}
+RING = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_allreduce_algorithm": "4"}
+"""Open MPI's ring, whatever the size; without han, which would take over between hosts."""
 
 
 def from_first(order):
@@ -114,43 +163,65 @@ def from_first(order):
     return order[at:] + order[:at]
 
 
-def lab(size, rounds, seed):
+def run_gloo(built, worker, _found):
+    return built.run(worker, output="returned", time_limit=900)
+
+
+def run_open_mpi(built, worker, found):
+    with tempfile.TemporaryDirectory() as folder:
+        write(found, folder)
+        file = f"{folder}/openmpi.seq"
+        rules = [word for name, value in RING.items() for word in ("--mca", name, value)]
+        rules += ["--mca", "coll", "^han", "--hostfile", file, "--map-by", f"seq:file={file}"]
+        return launch(built, folder, [*mpirun(folder), *rules, *worker], time_limit=900)
+
+
+def lab(size, fastest, rounds, seed):
     topology, planted = network(seed)
     n = topology.npus
-    with Lab(topology) as built, tempfile.TemporaryDirectory() as folder:
+    with Lab(topology, fastest=fastest) as built, tempfile.TemporaryDirectory() as folder:
         print(f"\n{built.describe()}")
         file = Path(folder, "found.yaml")
-        command = [sys.executable, "-m", "tacos", "probe", "--seconds", "20", "-o", str(file)]
+        command = [sys.executable, "-m", "tacos", "probe", "--seconds", "40", "-o", str(file)]
         begin = time.perf_counter()
         run = built.run(command, output="returned", time_limit=500)
         if run.code:
             raise SystemExit(f"{run.why}\n" + "".join(run.stderr))
         probed = tacos.load(file)
         print(f"probed in {time.perf_counter() - begin:.0f} s: {probed!r}")
-        found = tacos.reorder(probed, size=size)
+        found = named(tacos.reorder(probed, size=size))
         random = [np.random.default_rng(100 + s).permutation(n) for s in range(RANDOM_ORDERS)]
         orders = [from_first(o) for o in (found.order, planted, *random)]
-        worker = [
-            sys.executable,
-            __file__,
-            "--worker",
-            json.dumps(orders),
-            str(size // 4),
-            str(rounds),
-        ]
-        run = built.run(
-            worker, output="returned", time_limit=900, environment={"OMP_NUM_THREADS": "1"}
-        )
-        if run.code:
-            raise SystemExit(f"{run.why}\n" + "".join(run.stderr))
-        measured = json.loads(run.stdout[0].splitlines()[-1])
         terms = PATTERNS["ring"].terms(n, float(size))
         question = Question(costs_of(probed), terms, latency=True, turns=True)
         predicted = [cost_of(question, order) for order in orders]
-    middle = [float(np.median(times)) for times in measured["times"]]
-    print(
-        f"gloo, all-reduce of {units.format_size(size)}" + ("  WRONG" if measured["wrong"] else "")
-    )
+        for name, package, run_all in (
+            ("gloo", "torch", run_gloo),
+            ("open_mpi", "mpi4py", run_open_mpi),
+        ):
+            if importlib.util.find_spec(package) is None:
+                print(f"\n{name}: not measured, {package} is not installed")
+                continue
+            task = [name, json.dumps(orders), str(size // 4), str(rounds)]
+            run = run_all(
+                built, [sys.executable, "-m", "benchmarks.reorder", "--worker", *task], found
+            )
+            if run.code:
+                raise SystemExit(f"{run.why}\n" + "".join(run.stderr))
+            result = json.loads(run.stdout[0].splitlines()[-1])
+            report(f"{name}, all-reduce of {units.format_size(size)}", result, predicted)
+
+
+def named(found):
+    """The order with the lab's names of hosts, from host 0 on."""
+    order = tuple(from_first(found.order))
+    hosts = tuple(f"npu{host}" for host in order)
+    return replace(found, order=order, hosts=hosts, ranks=tuple((host,) for host in order))
+
+
+def report(title, result, predicted):
+    middle = [float(np.median(times)) for times in result["times"]]
+    print(f"\n{title}" + ("  WRONG" if result["wrong"] else ""))
     print("order      measured ms  predicted ms  ratio")
     names = ["found", "planted", *(f"random {s}" for s in range(RANDOM_ORDERS))]
     for name, took, said in zip(names, middle, predicted, strict=True):
@@ -162,19 +233,20 @@ def lab(size, rounds, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", default="1MiB")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", default="512KiB")
+    parser.add_argument("--fastest", default="16Mbit/s", help="speed of the links")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model-only", action="store_true")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        orders, elements, rounds = options.worker
-        work(json.loads(orders), int(elements), int(rounds))
+        name, orders, elements, rounds = options.worker
+        WORKERS[name](json.loads(orders), int(elements), int(rounds))
         return
     model()
     if not options.model_only:
-        lab(units.size_bytes(options.size), options.rounds, options.seed)
+        lab(units.size_bytes(options.size), options.fastest, options.rounds, options.seed)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Runs the benchmarks and makes a page of what they print, with the machine named.
 
     python -m benchmarks.report [NAME …] [-o PAGE.md] [--limit SECONDS] [--jobs N]
+    python -m benchmarks.report NAME … --into PAGE.md
     python -m benchmarks.report --charts PAGE.md
 
 Without names all of them run, in the order below. Each runs in a process of its own; one that fails, or takes longer than
 the limit, says so in its place, and the others go on. Several at once are for machines with cores to spare. The page begins
 with charts of what was printed (``benchmarks/charts.py``), which go into ``_static/benchmarks`` beside it; ``--charts`` draws
-those of a page again and runs nothing.
+those of a page again and runs nothing. ``--into`` puts single benchmarks into a page that there is, each with its own machine.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("-o", "--output", type=Path, help="the page to write")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="put sections into this page")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for each")
     parser.add_argument("--jobs", type=int, default=1, help="benchmarks that run at once")
     parser.add_argument("--charts", type=Path, metavar="PAGE", help="draw a page's charts again")
@@ -63,6 +65,8 @@ def main() -> int:
         with replacing(asked.charts) as out:
             out.write(text.encode())
         return 0
+    if asked.into and not asked.names:
+        parser.error("--into needs the names of benchmarks")
     if wrong := sorted(set(asked.names) - set(NAMES)):
         parser.error(f"unknown benchmark {wrong[0]}; expected some of {', '.join(NAMES)}")
     with ThreadPoolExecutor(asked.jobs) as pool:
@@ -71,6 +75,12 @@ def main() -> int:
                 partial(measured, limit=asked.limit, shown=asked.jobs == 1), asked.names or NAMES
             )
         )
+    if asked.into:
+        text = asked.into.read_text(encoding="utf-8")
+        for result in results:
+            text = with_section(text, result)
+        with replacing(asked.into) as out:
+            out.write(with_charts(text, asked.into.parent).encode())
     if asked.output:
         with replacing(asked.output) as out:
             out.write(with_charts(page(results, asked.jobs), asked.output.parent).encode())
@@ -105,15 +115,34 @@ def page(results: list[Result], jobs: int = 1) -> str:
     where = (
         f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}, "
         f"{together}. The load was {os.getloadavg()[2]:.1f}: where that is more than the cores, other work took its share, and "
-        "ratios within a table say more than seconds.\n"
+        "ratios within a table say more than seconds. A section that names another machine was measured there.\n"
     )
     parts = ["# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n", where]
-    for name, printed, ended in results:
-        title, _, rest = about(name).partition("\n\n")
-        parts.append(f"## {title.rstrip('.')}\n\n{rest}\n\n`benchmarks/{name}.py`\n")
-        parts.append("```text\n" + printed.strip("\n") + "\n```\n" if printed.strip() else "")
-        parts.append(f"It {ended}.\n" if ended else "")
+    return "\n".join([*parts, *map(section, results)])
+
+
+def section(result: Result, where: str = "") -> str:
+    """The section of one benchmark; `where`: a sentence on the machine, if it is not the page's."""
+    name, printed, ended = result
+    title, _, rest = about(name).partition("\n\n")
+    parts = [f"## {title.rstrip('.')}\n\n{rest}\n", f"`benchmarks/{name}.py`{where}\n"]
+    parts.append("```text\n" + printed.strip("\n") + "\n```\n" if printed.strip() else "")
+    parts.append(f"It {ended}.\n" if ended else "")
     return "\n".join(part for part in parts if part)
+
+
+def with_section(text: str, result: Result) -> str:
+    """A page with the section of one benchmark in its place, which replaces an earlier one."""
+    made = f"{datetime.now(UTC):%-d %B %Y}"
+    where = f", measured on {machine()}, on {made}, at a load of {os.getloadavg()[2]:.1f}"
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    found = {}
+    for one in sections:
+        name = re.search(r"^`benchmarks/(\w+)\.py`", one, re.MULTILINE)
+        found[name[1] if name else one] = one.rstrip("\n") + "\n"
+    found[result.name] = section(result, where)
+    order = sorted(found, key=lambda name: NAMES.index(name) if name in NAMES else len(NAMES))
+    return "\n".join([head.rstrip("\n") + "\n", *(found[name] for name in order)])
 
 
 def with_charts(text: str, folder: Path) -> str:

@@ -6,7 +6,7 @@ One chunk per NPU over equal links; ``torus:200x200`` is 40,000 NPUs, 1.6 billio
 one operation on one schedule with one number of threads: seconds, nanoseconds per transfer, what it needs beside the schedule
 in memory as a share of the schedule's own, and a reference of the same run: the synthesis with as many threads for
 verification, a plain copy of the schedule's bytes to and from the same disk for saving and loading. Retiming and simulating use one
-thread and several times the schedule's memory; they run for schedules of up to ``--most`` transfers.
+thread; they run for schedules of up to ``--most`` transfers.
 """
 
 from __future__ import annotations

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import tacos
 from tacos import formats, view
+from tacos.runtime import flight
 
 HERE = Path(__file__).parent
 TARGET = HERE / "_generated"
@@ -123,6 +127,37 @@ def _heat() -> None:
         view.save(view.heat_picture(trace), TARGET / f"heat-{engine}.svg")
 
 
+_JOB = """
+import os, signal, time
+import numpy as np
+import tacos
+
+network = tacos.topology.ring(4)
+sums = tacos.synthesize(network, tacos.collective.all_reduce(network, "8MB"), engine="ring")
+parts = tacos.synthesize(network, tacos.collective.all_gather(network, "2MB"), engine="ring")
+with tacos.runtime.connect(timeout=8) as comm:
+    reduce, gather = comm.prepare(sums), comm.prepare(parts)
+    for step in range(12):
+        time.sleep(0.3 + 0.1 * (comm.rank == 2))
+        if comm.rank == 2 and step == 9:
+            time.sleep(9)
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os._exit(1)
+        reduce.run(np.ones(2_000_000, np.float32))
+        gather.run(np.ones(125_000, np.float32))
+"""
+"""A job of four ranks in which rank 2 stops before its tenth all-reduce."""
+
+
+def _flight_records() -> list[dict[str, Any]]:
+    """The flight records of a job that gets stuck."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"TACOS_FLIGHT": folder, "TACOS_LOGS": "-all"}
+        with tacos.runtime.launch([sys.executable, "-c", _JOB], 4, env=env, output="none") as job:
+            job.wait(timeout=120)
+        return [flight.load(path) for path in sorted(Path(folder).glob("*.json"))]
+
+
 def screens() -> None:
     """Pictures of the viewer, light and dark; they are kept, since they need a browser (make browser)."""
     from playwright.sync_api import sync_playwright
@@ -154,15 +189,18 @@ def screens() -> None:
             "viewer.goto(0.0001)",
         ),
         "viewer-step": (view.step_page(step), "viewer.zoom(0.3, 0)"),
+        "viewer-flight": (
+            view.flight_page(_flight_records()),
+            "viewer.select(viewer.rows[0].end - 1)",
+        ),
     }
     with sync_playwright() as driver:
         found = shutil.which("chromium") or shutil.which("google-chrome")
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for name, (text, script) in pages.items():
             for theme, ending in (("light", ""), ("dark", "-dark")):
-                shown = browser.new_page(
-                    viewport={"width": 1280, "height": 760}, color_scheme=theme
-                )  # type: ignore[arg-type]
+                size = {"width": 1280, "height": 560 if name == "viewer-flight" else 760}
+                shown = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
                 shown.set_content(text)
                 shown.wait_for_function("window.viewer")
                 shown.evaluate(f"() => {{ {script}; }}")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.charts import CHARTS
-from benchmarks.report import with_charts
+from benchmarks.report import Result, with_charts, with_section
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 TEXT = """# Benchmarks
@@ -47,3 +47,15 @@ def test_output_without_a_table_has_no_chart(name):
 def test_the_page_of_the_manual_has_its_charts():
     text = PAGE.read_text(encoding="utf-8")
     assert text.partition("\n## ")[0].count("```{image}") == len(CHARTS)
+
+
+def test_a_section_goes_to_its_place_and_replaces_an_earlier_one():
+    """`foundation` comes before `nccl`, `training` after it."""
+    text = TEXT
+    for name, printed in (("training", "one"), ("foundation", "two"), ("training", "three")):
+        text = with_section(text, Result(name, printed, ""))
+    places = [text.index(f"`benchmarks/{name}.py`") for name in ("foundation", "nccl", "training")]
+    assert places == sorted(places)
+    assert "one" not in text.partition("`benchmarks/training.py`, measured on ")[2]
+    assert text.rstrip().endswith("```text\nthree\n```")
+    assert text.startswith("# Benchmarks\n\nPrinted on a machine.\n\n## ")

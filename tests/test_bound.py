@@ -200,7 +200,42 @@ def test_latency():
     assert "from npu 0 to npu 2" in best.why
     fluid = tacos.bound(line(), co.broadcast(3, "2KB"))
     assert fluid.latency_s == pytest.approx(4e-6)
-    assert fluid.time_s == pytest.approx(5e-6)  # the second link: 3 us, then 2 KB
+    assert fluid.time_s == pytest.approx(6e-6)  # both links: 4 us, then 2 KB
+
+
+def test_sums_need_a_place_to_meet():
+    """Eight NPUs on a switch: 100 ns to it and from it, 1 GB/s; an all-reduce of m bytes.
+
+    Until 400 ns nothing has been added up anywhere and sent on, so that every input comes alone: 7m bytes enter an
+    NPU from 200 ns on. From 400 ns on each byte may be a sum of seven. 20 B: 200 ns + 140 ns.
+    100 B: 200 B of 700 come by 400 ns, the others seven at once: 400 ns + 500/7 ns.
+    """
+    network = tp.switch(8, bandwidth="1GB/s", latency="100ns")
+    assert tacos.bound(network, co.all_reduce(network, "20B")).time_ps == 340_000
+    assert tacos.bound(network, co.all_reduce(network, "100B")).time_ps == 400_000 + 500_000 // 7
+    # Nothing is added up in an all-gather: 7/8 of the bytes after 200 ns.
+    assert tacos.bound(network, co.all_gather(network, "80B")).time_ps == 270_000
+    # A switch that adds up and copies lets all seven arrive, and leave, as one.
+    adding = tp.switch(8, bandwidth="1GB/s", latency="100ns", reduce=True, multicast=True)
+    assert tacos.bound(adding, co.all_reduce(adding, "100B")).time_ps == 300_000
+
+
+def test_boxes_sum_and_spread_around_their_ports():
+    """Two boxes of 2 NPUs, 100 ns and fast inside; between them one port each of 1 GB/s, 1 us in all.
+
+    An all-reduce of 1 KB: each NPU of a box needs 2 inputs of the other, 4 KB counted for each pair. What arrives
+    at t is worth 2 if t >= 1.1 us, when both inputs may have met, and twice that if 100 ns are left to copy it.
+    By T = 1.2 us + x: 1·(0.2 + x) + 1·(0.1 + x) + 1·(0.1 + x) + 1·x = 4 us, so x = 0.9 us.
+    An all-gather of 4 KB: 2 KB for each of 2 NPUs, and no sums: (0.1 + x) + x = 4 us from 1.1 us on, x = 1.95 us.
+    A reduce-scatter is an all-gather backwards.
+    """
+    fast = [(a, b, "1000GB/s", "100ns") for a, b in [(0, 1), (1, 0), (2, 3), (3, 2)]]
+    network = tp.from_links(4, [*fast, (0, 2, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")])
+    reduced = tacos.bound(network, co.all_reduce(network, "1KB"))
+    assert reduced.time_s == pytest.approx(2.1e-6)
+    assert "latencies on the way there and on from there" in reduced.why
+    assert tacos.bound(network, co.all_gather(network, "4KB")).time_s == pytest.approx(3.05e-6)
+    assert tacos.bound(network, co.reduce_scatter(network, "4KB")).time_s == pytest.approx(3.05e-6)
 
 
 def test_whole_chunks():

@@ -33,6 +33,14 @@ void bind_bound(nb::module_& m) {
           "Whether every distance was measured.")
       .def_ro("bandwidth_s", &BoundReport::bandwidth_s, "The narrowest cut, as a fluid.")
       .def_ro("bottleneck", &BoundReport::bottleneck, "The narrowest cut; no nodes: none.")
+      .def_prop_ro(
+          "timed_ps", [](const BoundReport& r) { return r.timed.time; },
+          "The bound of latencies and bandwidths together.")
+      .def_prop_ro(
+          "timed_nodes", [](const BoundReport& r) { return r.timed.nodes; }, "Around these nodes.")
+      .def_prop_ro(
+          "timed_leaving", [](const BoundReport& r) { return r.timed.leaving; },
+          "Whether out of them, or into them.")
       .def_ro("in_chunks", &BoundReport::time_in_chunks, "Whether whole chunks make the time.")
       .def_ro("all_cuts", &BoundReport::all_cuts, "Whether every NPU's cuts were searched.")
       .def_ro("lines", &BoundReport::lines, "Whether all pairs were weighed along the dimensions.")

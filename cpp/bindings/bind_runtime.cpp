@@ -205,7 +205,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
   nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
       .def(
           "__init__",
-          [](Endpoint* self, NodeId rank, double timeout_s, double report_s,
+          [](Endpoint* self, NodeId rank, NodeId size, double timeout_s, double report_s,
              std::optional<nb::typed<nb::callable, void(NodeId, std::string, double)>> waiting) {
             Endpoint::Waiting report;
             if (waiting) {
@@ -215,27 +215,29 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
                 call(peer, collective, seconds);
               };
             }
-            new (self) Endpoint(rank, timeout_s, report_s, std::move(report));
+            new (self) Endpoint(rank, size, timeout_s, report_s, std::move(report));
           },
-          "rank"_a, "timeout_s"_a, "report_s"_a = 30.0, "waiting"_a = nb::none(),
+          "rank"_a, "size"_a, "timeout_s"_a, "report_s"_a = 30.0, "waiting"_a = nb::none(),
           "timeout_s: for how long a call may make no progress. waiting: called with a rank that "
           "is not in the call, the collective and the seconds, first after report_s and then at "
           "growing intervals.")
       .def("describe", &Endpoint::describe, "algorithm"_a, "name"_a,
            "How messages name the algorithm with this number.")
+      .def("hide", &Endpoint::hide, "algorithm"_a,
+           "Calls of the algorithm with this number are no collectives of the job.")
       .def(
           "add",
-          [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, int socket) {
-            e.add({peer, channel}, outgoing, socket);
+          [](Endpoint& e, NodeId peer, std::int32_t channel, int socket) {
+            e.add({peer, channel}, socket);
           },
-          "peer"_a, "channel"_a, "outgoing"_a, "socket"_a,
+          "peer"_a, "channel"_a, "socket"_a,
           "Takes over a connected socket, given by its descriptor.")
       .def(
           "has",
-          [](const Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing) {
-            return e.has({peer, channel}, outgoing);
+          [](const Endpoint& e, NodeId peer, std::int32_t channel) {
+            return e.has({peer, channel});
           },
-          "peer"_a, "channel"_a, "outgoing"_a, "Whether there is such a connection.")
+          "peer"_a, "channel"_a, "Whether there is such a connection.")
       .def(
           "run",
           [](Endpoint& e, RankExecutor& executor, std::int32_t algorithm, std::uintptr_t source,
@@ -290,7 +292,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "What was noticed about each connection; from any thread.")
+          "What was noticed about each connection, one way and the other; from any thread.")
       .def(
           "peers",
           [](const Endpoint& e) {
@@ -318,6 +320,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
               row["elements"] = call.count;
               row["dtype"] = std::string(name_of(static_cast<DType>(call.dtype)));
               row["op"] = std::string(name_of(static_cast<ReduceOp>(call.op)));
+              row["listed"] = call.listed;
               row["begin_s"] = call.begin_s;
               row["end_s"] = call.end_s;
               nb::dict waited;
@@ -332,6 +335,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             return rows;
           },
           "The last calls, oldest first, by the steady clock; from any thread.")
+      .def_prop_ro("listed", &Endpoint::listed, "How many collectives of the job were begun.")
       .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Between calls: which rank will not prepare this algorithm, and why; empty: none.")

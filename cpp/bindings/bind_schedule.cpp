@@ -79,13 +79,14 @@ std::shared_ptr<Schedule> retime_columns(
     std::shared_ptr<Collective> collective, std::shared_ptr<Routes> routes,
     const Array<std::int32_t>& route, const Array<std::uint32_t>& chunk,
     const Array<std::int32_t>& step, const Array<std::uint8_t>& op,
-    const Array<std::uint8_t>& reads, std::string provenance, const nb::object& progress) {
+    const Array<std::uint8_t>& reads, std::string provenance, const nb::object& progress,
+    std::optional<bool> as_listed) {
   const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
   const Order order{span(route), span(chunk), span(step), span(op), span(reads)};
   const auto report = progress_to(progress);
   const nb::gil_scoped_release release;  // the arrays are kept by the caller's frame
-  return std::make_shared<Schedule>(
-      retime(std::move(collective), std::move(routes), order, std::move(provenance), report));
+  return std::make_shared<Schedule>(retime(std::move(collective), std::move(routes), order,
+                                           std::move(provenance), report, as_listed));
 }
 
 // The package reads names, as it does for all that takes a node or a link.
@@ -458,7 +459,10 @@ Each reader of a sum of n arrivals lists all n of them.)")
 
   m.def("retime", &retime_columns, "collective"_a, "routes"_a, "route"_a, "chunk"_a, "step"_a,
         "op"_a, "reads"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
-        "Earliest start times of an ordered list of transfers; see tacos.schedule.retime.");
+        "as_listed"_a = nb::none(),
+        "Earliest start times of an ordered list of transfers; see tacos.schedule.retime. "
+        "`as_listed`\n"
+        "insists on one sweep over the list (True) or on the event loop (False).");
 }
 
 }  // namespace tacos::bindings

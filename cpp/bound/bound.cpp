@@ -9,6 +9,7 @@
 #include "bound/exits.hpp"
 #include "bound/farthest.hpp"
 #include "bound/parts.hpp"
+#include "bound/timed_cuts.hpp"
 #include "graph/cuts.hpp"
 #include "support/index.hpp"
 
@@ -23,6 +24,7 @@ constexpr NodeId kNodesForFlows =
     2048;  // of a symmetric network; beyond, its dimensions say enough
 constexpr NodeId kNpusForRemainders = 64;  // beyond, a byte more or less makes no difference
 constexpr double kSame = 1 + 1e-9;
+constexpr std::size_t kMostRanges = 8;  // of distances around one NPU
 
 double seconds(Ratio ratio) {
   return static_cast<double>(ratio.bytes) / static_cast<double>(ratio.bandwidth_Bps);
@@ -48,13 +50,16 @@ class Search {
                               return part.members() > 0 && part.size % part.members() != 0;
                             })),
         large_(symmetric_ && topology.nodes() > kNodesForFlows),
-        twin_(large_ ? std::vector<NodeId>() : twins(topology)) {}
+        twin_(large_ ? std::vector<NodeId>() : twins(topology)),
+        timed_(topology) {}
 
   BoundReport run() {
+    in_time_ = !large_;
     report_.farthest = farthest(topology_, collective_, {symmetric_, large_, twin_}, progress_);
     weigh_ports();
     weigh_blocks();
     weigh_halves();
+    if (in_time_) weigh_near_and_far();
     if (symmetric_) weigh_lines();
     if (large_) {
       report_.all_cuts = false;
@@ -71,7 +76,7 @@ class Search {
         search_custom();
       }
     }
-    report_.time = std::max(report_.time, report_.farthest.time);
+    report_.time = std::max({report_.time, report_.farthest.time, report_.timed.time});
     return report_;
   }
 
@@ -107,6 +112,63 @@ class Search {
     }
     if (exits.links() == 0) name_the_unreachable(inside);
     weigh(load, exits, {std::vector(nodes.begin(), nodes.end()), leaving});
+    if (!in_time_) return;
+    std::vector<NodeId> from, to;
+    for (NodeId npu = 0; npu < topology_.npus(); ++npu)
+      (inside[at(npu)] ? from : to).push_back(npu);
+    weigh_in_time(inside, from, to, nodes, leaving);
+  }
+
+  // The same with the latencies of the ways to the links and on from them, for what `from` sends `to`.
+  void weigh_in_time(const NodeSet& outside, std::span<const NodeId> from,
+                     std::span<const NodeId> to, std::span<const NodeId> nodes, bool leaving) {
+    if (timed_.tired()) return;
+    for (const auto& part : collective_.parts()) {
+      std::vector<NodeId> senders, takers;
+      const auto members = part.group.span();
+      const auto select = [&](std::span<const NodeId> npus, std::vector<NodeId>& chosen,
+                              bool root) {
+        for (const NodeId npu : npus) {
+          const auto place = std::find(members.begin(), members.end(), npu) - members.begin();
+          if (root ? place == part.root : at(place) < members.size()) chosen.push_back(npu);
+        }
+      };
+      select(from, senders, part.kind == broadcast || part.kind == scatter);
+      select(to, takers, part.kind == reduce || part.kind == gather);
+      const Time time = timed_.least(part, outside, senders, takers);
+      if (time <= report_.timed.time) continue;
+      report_.timed.time = time;
+      report_.timed.nodes.assign(nodes.begin(), nodes.end());
+      report_.timed.leaving = leaving;
+    }
+  }
+
+  // Single NPUs and the others that are at least some distance away.
+  void weigh_near_and_far() {
+    for (const NodeId npu : representatives()) {
+      for (const bool leaving : {true, false}) {
+        if (timed_.tired()) return;
+        NodeSet outside(at(topology_.nodes()), leaving ? 0 : 1);
+        outside[at(npu)] = leaving ? 1 : 0;
+        const auto& far = timed_.distance(npu, !leaving);
+        std::vector<Time> times(far.begin(), far.begin() + topology_.npus());
+        std::sort(times.begin(), times.end());
+        times.erase(std::unique(times.begin(), times.end()), times.end());
+        const auto stride = (times.size() + kMostRanges - 1) / kMostRanges;
+        for (std::size_t i = 1; i < times.size(); i += stride) {
+          std::vector<NodeId> others;
+          for (NodeId other = 0; other < topology_.npus(); ++other) {
+            if (other != npu && far[at(other)] >= times[i]) others.push_back(other);
+          }
+          const std::span<const NodeId> here(&npu, 1);
+          if (leaving) {
+            weigh_in_time(outside, here, others, here, leaving);
+          } else {
+            weigh_in_time(outside, others, here, here, leaving);
+          }
+        }
+      }
+    }
   }
 
   void weigh(const Crossing& load, const Exits& exits, Bottleneck bottleneck) {
@@ -199,12 +261,14 @@ class Search {
       }
       const auto parts = blocks(topology_, chosen);
       if (parts.count < 2) continue;
-      for (const bool leaving : {true, false}) {
-        const auto width = parts.bandwidth(topology_, leaving);
-        const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
-        weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
-      }
+      for (const bool leaving : {true, false}) weigh_narrowest(parts, leaving);
     }
+  }
+
+  void weigh_narrowest(const Parts& parts, bool leaving) {
+    const auto width = parts.bandwidth(topology_, leaving);
+    const auto narrow = std::min_element(width.begin(), width.end()) - width.begin();
+    weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
   }
 
   // Halves along every dimension, which is where pairs of NPUs meet.
@@ -314,6 +378,7 @@ class Search {
       if (exits.links() == 0) continue;
       weigh(whole_buffer(part, 2 * (std::int64_t{parts.count} - 1)), exits,
             {parts.nodes(0), leaving, parts.count});
+      weigh_narrowest(parts, leaving);
     }
   }
 
@@ -400,6 +465,8 @@ class Search {
     std::vector<NodeId> npus;
   };
   bool keep_tight_ = false;
+  bool in_time_ = false;  // whether latencies are weighed, too
+  TimedCuts timed_;
   std::vector<Tight> tight_;
 };
 

@@ -41,11 +41,19 @@ struct Bottleneck {
   double bandwidth_Bps = 0;
 };
 
+// A set of nodes around which latencies and bandwidths together make a bound (timed_cuts.hpp).
+struct TimedSet {
+  Time time = 0;
+  std::vector<NodeId> nodes;
+  bool leaving = true;  // or entering
+};
+
 struct BoundReport {
   Time time = 0;                // the largest bound
   Farthest farthest;            // pair of NPUs that a chunk travels between
   double bandwidth_s = 0;       // of the cuts, as a fluid
   Bottleneck bottleneck;        // of bandwidth_s; no nodes if there is none
+  TimedSet timed;               // of latencies and bandwidths together
   bool time_in_chunks = false;  // whether whole chunks make `time`
   bool all_cuts = true;         // whether no cut is narrower for single NPUs' demands
   bool two_halves = false;      // an all-reduce bound that a reduce-scatter and an all-gather reach

@@ -260,7 +260,8 @@ class Router {
       return;
     }
     const auto before = out.size();
-    if (by_dimension_ && append_by_dimension(src, dst, out)) return;
+    // Two ports of one switch: a way by dimensions would only add an NPU that has to pass it on.
+    if (by_dimension_ && (append_hop(src, dst, out) || append_by_dimension(src, dst, out))) return;
     out.resize(before);
     append_fewest_hops(src, dst, out);
   }

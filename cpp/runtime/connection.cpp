@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "runtime/reduce.hpp"
 
@@ -63,7 +64,30 @@ int Connection::write_some(Message& message) {
   return 0;
 }
 
+Message& Connection::enqueue(const MessageHeader& what) {
+  auto place = queue.end();
+  if (what.kind != MessageKind::data) {
+    place = std::find_if(queue.begin(), queue.end(), [](const Message& message) {
+      return message.header.kind == MessageKind::data && !message.begun();
+    });
+  }
+  auto& message = *queue.emplace(place);
+  message.header = what;
+  message.left = sizeof(MessageHeader) + what.bytes;
+  return message;
+}
+
+void Connection::resize(std::size_t capacity) {
+  Block other;
+  other.reserve(capacity);
+  std::memcpy(other.data.get(), buffer.data.get() + begin, end - begin);
+  end -= begin;
+  begin = 0;
+  buffer = std::move(other);
+}
+
 std::size_t Connection::fill() {
+  if (buffer.capacity > kBuffer && !parked && end - begin < kBuffer) resize(kBuffer);
   if (begin > 0) {
     std::memmove(buffer.data.get(), buffer.data.get() + begin, end - begin);
     end -= begin;
@@ -114,10 +138,7 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
     if (connection->dead) continue;
     // A message that was begun must be ended before the notice; the others do not matter any more.
     auto& queue = connection->queue;
-    const auto begun = [](const Message& m) {
-      return m.left < sizeof(MessageHeader) + m.header.bytes;
-    };
-    while (queue.size() > (!queue.empty() && begun(queue.front()) ? 1U : 0U)) queue.pop_back();
+    while (queue.size() > (!queue.empty() && queue.front().begun() ? 1U : 0U)) queue.pop_back();
     auto& message = queue.emplace_back();
     message.header = header;
     message.text = text;

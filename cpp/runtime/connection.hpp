@@ -1,4 +1,4 @@
-// One direction between two ranks over a socket: what is to be sent, what has been read ahead.
+// A socket between two ranks, which carries data both ways: what is to be sent, what has been read ahead.
 //
 // A connection moves bytes and knows their frames; what messages mean is the endpoint's affair.
 #pragma once
@@ -21,6 +21,8 @@ namespace tacos {
 
 constexpr std::size_t kPieces = 64;  // of memory in one system call
 constexpr std::size_t kLongestText = 4096;
+constexpr std::size_t kBuffer = std::size_t{1}
+                                << 17;  // a block that stays in the cache while it is added
 constexpr std::uint8_t kMessageMagic = 0xa7;
 
 enum class MessageKind : std::uint8_t { data, abort, ask, answer, stored };
@@ -61,6 +63,8 @@ struct Message {
   std::int32_t step = -1;     // of this rank: the one that sends
   std::size_t left = 0;       // bytes, header included
   std::size_t first = 0;      // piece to send next; 0: the header
+
+  bool begun() const { return left < sizeof(MessageHeader) + header.bytes; }
 };
 
 struct Connection {
@@ -76,9 +80,12 @@ struct Connection {
   std::size_t read(const std::vector<iovec>& pieces);
   // Reads ahead; returns 0 if there is nothing to read now.
   std::size_t fill();
+  // Moves what was read ahead into a buffer of another size.
+  void resize(std::size_t capacity);
+  // Adds a message to the queue: a notice before all data that have not begun to leave.
+  Message& enqueue(const MessageHeader& what);
 
   Port port;
-  bool outgoing = false;
   int socket = -1;
   bool closed = false;  // by the peer
   int error = 0;        // or by an error
@@ -90,6 +97,8 @@ struct Connection {
   std::size_t begin = 0, end = 0;
   bool readable = true, ending = false;  // ending: the peer will send no more
   bool reading = false, parked = false;  // within a message; before one of a later call
+  bool looking = false;                  // while it is parked: reads on, for notices
+  std::size_t past = 0;                  // bytes after `begin` that were looked at
   MessageHeader header;
   std::int32_t step = -1;
   std::size_t left = 0;
@@ -108,10 +117,13 @@ struct Connection {
   Time began, ended;   // of the message that is read, and of the one before
   std::size_t timed =
       0;  // bytes of it that were on their way when it began; 0: too few to tell a speed
-  std::uint32_t heard = 0;             // the latest call in which the peer was heard of
-  Seen<std::int64_t> messages, bytes;  // of data, that came or (outgoing) were sent
-  Seen<double> waited;                 // seconds while a step could have taken data in
-  double waited_before = 0;            // the same when the call began
+  std::uint32_t heard = 0;  // the latest call in which the peer was heard of
+  struct Count {
+    Seen<std::int64_t> messages, bytes;
+  };
+  Count away, came;          // data
+  Seen<double> waited;       // seconds while a step could have taken data in
+  double waited_before = 0;  // the same when the call began
   LinkWatch watch;
 };
 

@@ -241,6 +241,12 @@ std::size_t RankExecutor::message_bytes(std::int32_t step) const {
   return is_message(row.op) || request ? 0 : bytes(step);
 }
 
+bool RankExecutor::takes_in(std::int32_t step) const {
+  const RankStep& row = program_->steps[at(step)];
+  if (state_[at(step)] == State::sending) return is_get(row.op) && !row.served;
+  return row.from.peer >= 0 && !is_done(step);
+}
+
 bool RankExecutor::reduces(std::int32_t step) const {
   const RankStep& row = program_->steps[at(step)];
   return row.op == StepOp::recv_reduce || row.op == StepOp::recv_reduce_send ||

@@ -61,7 +61,8 @@ class RankExecutor {
   bool is_done(std::int32_t step) const {
     return state_[static_cast<std::size_t>(step)] == State::done;
   }
-  bool reduces(std::int32_t step) const;  // whether what arrives is added to something
+  bool takes_in(std::int32_t step) const;  // whether something is still to come for the step
+  bool reduces(std::int32_t step) const;   // whether what arrives is added to something
   // Adds the pieces of memory that a step sends.
   void outgoing(std::int32_t step, std::vector<iovec>& pieces) const;
   // Adds the pieces of memory that take in the rest of a step that does not reduce.

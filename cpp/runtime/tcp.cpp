@@ -22,15 +22,31 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-constexpr std::size_t kBuffer = std::size_t{1}
-                                << 17;  // a block that stays in the cache while it is added
+constexpr std::size_t kAhead = std::size_t{64}
+                               << 20;  // bytes of later calls that are read for notices behind them
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr double kLongestTimeout = 1e9;  // seconds
 
+// Whether the other end of a socket is on this machine: it is no link that could be slow or die.
+bool is_local(int socket) {
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0) return true;
+  if (name.ss_family == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6*>(&name)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&address) ||
+           (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  if (name.ss_family != AF_INET) return name.ss_family == AF_UNIX;
+  const auto& address = reinterpret_cast<const sockaddr_in*>(&name)->sin_addr;
+  return (ntohl(address.s_addr) >> 24U) == IN_LOOPBACKNET;
+}
+
 }  // namespace
 
-Endpoint::Endpoint(NodeId rank, double timeout_s, double report_s, Waiting waiting)
+Endpoint::Endpoint(NodeId rank, NodeId size, double timeout_s, double report_s, Waiting waiting)
     : rank_(rank),
+      size_(size),
       timeout_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)))),
       report_(std::chrono::duration_cast<Clock::duration>(
@@ -67,13 +83,12 @@ void Endpoint::close() {
   if (failure_.empty()) failure_ = "the communicator is closed";
 }
 
-void Endpoint::add(Port port, bool outgoing, int socket) {
+void Endpoint::add(Port port, int socket) {
   auto added = std::make_unique<Connection>();
   added->socket = socket;
-  if (has(port, outgoing)) invalid("there is a connection with " + ranked(port.peer) + " already");
+  if (has(port)) invalid("there is a connection with " + ranked(port.peer) + " already");
   added->port = port;
-  added->outgoing = outgoing;
-  added->buffer.reserve(outgoing ? kLongestText : kBuffer);
+  added->buffer.reserve(kBuffer);
   const int on = 1;
   if (fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK) < 0) {
     throw std::system_error(errno, std::generic_category(), "fcntl");
@@ -83,23 +98,15 @@ void Endpoint::add(Port port, bool outgoing, int socket) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = added.get();
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  const bool known = getpeername(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0;
-  const auto* inet = reinterpret_cast<const sockaddr_in*>(&name);
-  added->local =
-      !known || name.ss_family == AF_UNIX ||
-      (name.ss_family == AF_INET && (ntohl(inet->sin_addr.s_addr) >> 24U) == IN_LOOPBACKNET);
+  added->local = is_local(socket);
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) < 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
   const std::lock_guard lock(records_lock_);
-  by_port_[{port, outgoing}] = added.get();
+  by_port_[port] = added.get();
   connections_.push_back(std::move(added));
   bound_to_ = 0;
 }
-
-bool Endpoint::has(Port port, bool outgoing) const { return by_port_.contains({port, outgoing}); }
 
 // --- a call
 
@@ -123,12 +130,12 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
       const bool needed = in_[i] != nullptr && !executor.is_done(static_cast<std::int32_t>(i));
-      if (needed && in_[i]->closed) lost(*in_[i], 0);
+      if (needed && in_[i]->closed && !in_[i]->parked) lost(*in_[i], 0);
     }
     carry_out();
     for (const auto& connection : connections_) {
       if (!connection->parked) continue;
-      connection->parked = false;
+      connection->parked = connection->looking = false;
       receive(*connection);
     }
     while (!executor.finished() || !all_sent()) wait_for_events(idle);
@@ -160,9 +167,9 @@ bool Endpoint::all_sent() const {
 void Endpoint::look_up(const RankExecutor& executor) {
   if (bound_to_ == executor.serial()) return;
   const auto& steps = executor.program().steps;
-  const auto find = [&](const Port& port, bool outgoing) -> Connection* {
+  const auto find = [&](const Port& port) -> Connection* {
     if (port.peer < 0) return nullptr;
-    const auto found = by_port_.find({port, outgoing});
+    const auto found = by_port_.find(port);
     if (found == by_port_.end()) {
       invalid("there is no connection with " + ranked(port.peer) + ", channel " +
               std::to_string(port.channel));
@@ -172,8 +179,8 @@ void Endpoint::look_up(const RankExecutor& executor) {
   out_.clear();
   in_.clear();
   for (const auto& step : steps) {
-    out_.push_back(find(step.to, true));
-    in_.push_back(find(step.from, false));
+    out_.push_back(find(step.to));
+    in_.push_back(find(step.from));
   }
   bound_to_ = executor.serial();
 }
@@ -217,7 +224,11 @@ bool Endpoint::take_events(int wait_ms) {
     }
     if (what & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
       connection.readable = true;
-      if (!connection.parked) receive(connection);
+      if (!connection.parked) {
+        receive(connection);
+      } else if (connection.looking || connection.ending) {
+        look_past(connection);
+      }
     }
     if (executor_ != nullptr) carry_out();
   }
@@ -228,12 +239,14 @@ void Endpoint::wait_for_events(const std::function<void()>& idle) {
   check_usable();
   if (!take_events(static_cast<int>(kIdle.count()))) {
     note_needs();
+    hear_parked();
     if (idle) idle();
     if (healing_) find_dead_links();
     check_progress();
-  } else if (idle && progress_ - idle_ > kIdle) {
+  } else if (progress_ - idle_ > kIdle) {
     idle_ = progress_;
-    idle();
+    hear_parked();
+    if (idle) idle();
   }
 }
 
@@ -256,11 +269,9 @@ void Endpoint::post(Connection& to, const Header& header, std::vector<iovec> pie
                     std::int32_t step) {
   if (to.closed && header.kind == Kind::data) lost(to, 0);
   if (to.closed) return;  // a notice that will not be read
-  auto& message = to.queue.emplace_back();
-  message.header = header;
+  auto& message = to.enqueue(header);
   message.pieces = std::move(pieces);
   message.step = step;
-  message.left = sizeof(Header) + header.bytes;
   if (to.queue.size() == 1) flush(to);
 }
 
@@ -270,20 +281,23 @@ void Endpoint::flush(Connection& connection) {
     if (const int error = connection.write_some(message); error == EAGAIN) {
       connection.writable = false;
       return;
-    } else if (error != 0 && !connection.outgoing) {  // notices that will not be read
-      connection.queue.clear();
-      return;
     } else if (error != 0) {
-      connection.readable = true;
-      receive(connection);  // the peer may have said why
+      const bool data = std::any_of(connection.queue.begin(), connection.queue.end(),
+                                    [](const auto& one) { return one.header.kind == Kind::data; });
+      if (!data) {  // notices that will not be read
+        connection.queue.clear();
+        return;
+      }
+      connection.readable = true;  // the peer may have said why
+      connection.parked ? look_past(connection) : receive(connection);
       lost(connection, error);
     }
     if (message.header.kind == Kind::data) note_progress();
     if (message.left > 0) continue;
     const auto step = message.step;
     if (message.header.kind == Kind::data) {
-      connection.messages += 1;
-      connection.bytes += static_cast<std::int64_t>(message.header.bytes);
+      connection.away.messages += 1;
+      connection.away.bytes += static_cast<std::int64_t>(message.header.bytes);
     }
     connection.queue.pop_front();
     if (step >= 0) executor_->sent(step);
@@ -299,6 +313,7 @@ void Endpoint::receive(Connection& connection) {
         if (fill(connection) == 0) return;
       } else if (!begin_message(connection)) {
         connection.parked = true;
+        connection.past = 0;
         return;
       }
     } else if (connection.left == 0) {
@@ -306,6 +321,46 @@ void Endpoint::receive(Connection& connection) {
     } else {
       if (!store(connection)) return;
     }
+  }
+}
+
+// What peers that are a call ahead have said behind their data.
+void Endpoint::hear_parked() {
+  for (const auto& connection : connections_) {
+    if (connection->parked) look_past(*connection);
+  }
+}
+
+// Reads data of a later call into memory, so that notices behind them are heard: the peer may have failed, or ask whether this
+// rank is there.
+void Endpoint::look_past(Connection& connection) {
+  auto& c = connection;
+  c.looking = true;
+  while (true) {
+    while (c.past + sizeof(Header) <= c.end - c.begin) {
+      std::byte* at = c.buffer.data.get() + c.begin + c.past;
+      Header header;
+      std::memcpy(&header, at, sizeof(Header));
+      const bool data = header.kind == Kind::data;
+      if (header.magic != kMessageMagic || header.kind > Kind::stored ||
+          (!data && header.bytes > kLongestText)) {
+        fail(ranked(rank_) + " received a malformed message from " + ranked(c.port.peer));
+      }
+      const auto whole = sizeof(Header) + header.bytes;
+      if (data) {
+        c.past += whole;
+        continue;
+      }
+      if (c.past + whole > c.end - c.begin) break;
+      const std::string text(reinterpret_cast<const char*>(at) + sizeof(Header), header.bytes);
+      std::memmove(at, at + whole, c.end - c.begin - c.past - whole);
+      c.end -= whole;
+      notice(c, header, text);
+    }
+    const auto held = c.end - c.begin;
+    if (!c.readable || c.closed || (held > kAhead && !c.ending)) return;
+    if (c.buffer.capacity - held < kBuffer / 2) c.resize(2 * c.buffer.capacity);
+    if (fill(c) == 0) return;
   }
 }
 
@@ -410,16 +465,14 @@ bool Endpoint::store(Connection& connection) {
 }
 
 std::size_t Endpoint::fill(Connection& connection) {
-  const bool before = connection.closed;
   const auto some = connection.fill();
-  if (connection.closed != before) check_end(connection);
+  if (some == 0 && connection.closed) check_end(connection);
   return some;
 }
 
 std::size_t Endpoint::read_pieces(Connection& connection, const std::vector<iovec>& pieces) {
-  const bool before = connection.closed;
   const auto some = connection.read(pieces);
-  if (connection.closed != before) check_end(connection);
+  if (some == 0 && connection.closed) check_end(connection);
   return some;
 }
 
@@ -428,10 +481,10 @@ void Endpoint::check_end(const Connection& connection) {
   if (connection.reading) lost(connection, connection.error);
   for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
     const auto step = static_cast<std::int32_t>(i);
-    const bool needed = (connection.outgoing ? out_[i] : in_[i]) == &connection;
-    if (needed && !executor_->is_done(step) && staged_[i] == nullptr) {
-      lost(connection, connection.error);
-    }
+    const bool to_come =
+        in_[i] == &connection && executor_->takes_in(step) && staged_[i] == nullptr;
+    const bool to_go = out_[i] == &connection && !executor_->is_done(step);
+    if (to_come || to_go) lost(connection, connection.error);
   }
 }
 

@@ -1,10 +1,11 @@
 // Runs the executors of ranks over TCP.
 //
-// Data from one rank to another take a connection per channel that nothing else uses in that
-// direction; the way back carries notices (a rank has failed, is it still there). One thread serves all
-// connections of a rank: sockets are non-blocking and reported by epoll when they change. What arrives is
-// stored in place if the step that takes it in may run, added up block by block, and kept aside if the
-// step may not run yet; so a rank always reads, and no cycle of full sockets can form.
+// Two ranks have a connection per channel, which carries data both ways, and notices (a rank has failed, is it still
+// there) that overtake data which have not begun to leave. One thread serves all connections of a rank: sockets are
+// non-blocking and reported by epoll when they change. What arrives is stored in place if the step that takes it in may run,
+// added up block by block, and kept aside if the step may not run yet; so a rank always reads, and no cycle of full sockets can
+// form. Only data of a later call have to wait in the socket; if they do so for long, they are read into memory for the sake
+// of notices behind them.
 //
 // Every message has a header that says which call and which step it belongs to. Ranks that disagree
 // get an error that says so.
@@ -19,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,16 +41,19 @@ class Endpoint {
   // `timeout_s`: for how long a call may make no progress. `report_s`: after how long `waiting` first hears of a rank that
   // this one waits for and that is not in the call; then at twice that time, and so on.
   using Waiting = std::function<void(NodeId peer, const std::string& collective, double seconds)>;
-  Endpoint(NodeId rank, double timeout_s, double report_s = 30.0, Waiting waiting = {});
+  Endpoint(NodeId rank, NodeId size, double timeout_s, double report_s = 30.0,
+           Waiting waiting = {});
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Takes a connected socket over. Data flow away from this rank if `outgoing`, else towards it.
-  void add(Port port, bool outgoing, int socket);
-  bool has(Port port, bool outgoing) const;
+  // Takes a connected socket over.
+  void add(Port port, int socket);
+  bool has(Port port) const { return by_port_.contains(port); }
   // How messages name the algorithm with this number: "broadcast from rank 2".
   void describe(std::int32_t algorithm, const std::string& name) { names_[algorithm] = name; }
+  // Calls of the algorithm with this number are no collectives of the job, and are not counted as such.
+  void hide(std::int32_t algorithm) { hidden_.insert(algorithm); }
 
   // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and
   // then and may throw, which ends the call, and with it the use of the endpoint, on all ranks. `joint`: what each rank
@@ -90,14 +95,16 @@ class Endpoint {
     std::int32_t algorithm = 0;
     std::int64_t count = 0;
     std::uint8_t dtype = 0, op = 0;
+    bool listed = false;            // a collective of the job
     double begin_s = 0, end_s = 0;  // of the steady clock; end 0: it runs or failed
     std::vector<std::pair<NodeId, double>>
         waited;  // seconds for each peer, once it has ended or failed
     std::vector<std::pair<NodeId, std::string>>
         needs;  // ranks that steps wait for, as last looked at
   };
-  std::vector<CallRecord> calls() const;  // the last ones, oldest first
-  void close();                           // within a call, as a signal's handler may do: at its end
+  std::vector<CallRecord> calls() const;           // the last ones, oldest first
+  std::int64_t listed() const { return listed_; }  // collectives of the job that were begun
+  void close();  // within a call, as a signal's handler may do: at its end
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -117,6 +124,8 @@ class Endpoint {
             std::int32_t step);
   void flush(Connection& connection);
   void receive(Connection& connection);
+  void hear_parked();
+  void look_past(Connection& connection);
   bool begin_message(Connection& connection);  // false: it has to wait for a later call
   void notice(Connection& connection, const MessageHeader& header, const std::string& text);
   bool store(Connection& connection);
@@ -142,14 +151,15 @@ class Endpoint {
   [[noreturn]] void disagree(NodeId peer, const MessageHeader& theirs);
   std::string purpose(std::int32_t step) const;  // "rank 2, thread 0, step 3, which receives ..."
 
-  NodeId rank_;
+  NodeId rank_, size_;
   Clock::duration timeout_, report_;
   Waiting waiting_;
   std::map<std::int32_t, std::string> names_;
+  std::set<std::int32_t> hidden_;
   pid_t process_;  // a fork has the sockets too, but they are not its own
   int epoll_ = -1;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::map<std::pair<Port, bool>, Connection*> by_port_;
+  std::map<Port, Connection*> by_port_;
   std::string failure_;
   std::mutex interruption_lock_;
   std::string interruption_;
@@ -178,6 +188,7 @@ class Endpoint {
   RankWatch ranks_;
   mutable std::mutex records_lock_;
   std::vector<CallRecord> records_;  // a ring
+  Seen<std::int64_t> listed_;
   // Between calls: the next one, as peers ask about it.
   std::vector<std::pair<NodeId, MessageHeader>> heard_;
 };

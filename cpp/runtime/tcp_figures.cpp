@@ -30,6 +30,8 @@ double seconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 void Endpoint::begin_record() {
+  const bool listed = hidden_.empty() || !hidden_.contains(algorithm_);
+  if (listed) listed_ += 1;
   if (!watching_) {
     receivable_.assign(staged_.size(), progress_);
     return;
@@ -50,6 +52,7 @@ void Endpoint::begin_record() {
   record.count = call.count;
   record.dtype = static_cast<std::uint8_t>(call.dtype);
   record.op = static_cast<std::uint8_t>(call.op);
+  record.listed = listed;
   record.begin_s = seconds(progress_.time_since_epoch());
   record.end_s = 0;
   record.waited.clear();
@@ -101,8 +104,8 @@ void Endpoint::note_begin(Connection& connection) {
     const auto since = std::max(receivable_[step], c.ended);
     if (progress_ > since) c.waited += seconds(progress_ - since);
   }
-  c.messages += 1;
-  c.bytes += static_cast<std::int64_t>(c.header.bytes);
+  c.came.messages += 1;
+  c.came.bytes += static_cast<std::int64_t>(c.header.bytes);
   c.began = progress_;
   c.timed = 0;
   if (c.local) return;
@@ -149,19 +152,24 @@ void Endpoint::find_dead_links() {
 }
 
 void Endpoint::expect(Port port, double rate, bool known) {
-  const auto found = by_port_.find({port, false});
+  const auto found = by_port_.find(port);
   if (found != by_port_.end()) found->second->watch.expect(rate, known);
 }
 
 std::vector<Endpoint::LinkFigures> Endpoint::links() const {
   const std::lock_guard lock(records_lock_);
   std::vector<LinkFigures> rows;
-  for (const auto& [key, c] : by_port_) {
-    rows.push_back({.port = key.first,
-                    .outgoing = key.second,
+  for (const auto& [port, c] : by_port_) {
+    rows.push_back({.port = port,
+                    .outgoing = true,
                     .local = c->local,
-                    .messages = c->messages,
-                    .bytes = c->bytes,
+                    .messages = c->away.messages,
+                    .bytes = c->away.bytes});
+    rows.push_back({.port = port,
+                    .outgoing = false,
+                    .local = c->local,
+                    .messages = c->came.messages,
+                    .bytes = c->came.bytes,
                     .waited_s = c->waited,
                     .rate = c->watch.rate(),
                     .usual = c->watch.usual(),

@@ -51,6 +51,7 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
   check_usable();
   while (take_events(0)) {
   }
+  hear_parked();
   std::string left;
   auto heard = std::exchange(heard_, {});
   for (const auto& connection : connections_) {
@@ -58,7 +59,8 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
       auto& [peer, header] = heard.emplace_back();
       peer = connection->port.peer;
       std::memcpy(&header, connection->buffer.data.get() + connection->begin, sizeof(Header));
-    } else if (connection->closed && left.empty()) {
+    }
+    if (connection->closed && left.empty()) {
       left =
           ranked(connection->port.peer) + " closed its connection: " + ranked(rank_) + " " + doing;
     }
@@ -155,9 +157,7 @@ void Endpoint::disagree(NodeId peer, const Header& theirs) {
        one + ", " + ranked(rank_) + " runs " + other);
 }
 
-// Only backwards: on the way of the data, the question would wait behind them.
 void Endpoint::ask(Connection& peer) {
-  if (peer.outgoing) return;
   Header header = header_of_call();
   header.kind = Kind::ask;
   post(peer, header, {}, -1);
@@ -170,7 +170,11 @@ std::string Endpoint::purpose(std::int32_t step) const {
 void Endpoint::notice(Connection& connection, const Header& header, const std::string& text) {
   if (header.kind == Kind::abort) {
     if ((header.flags & kBroken) != 0) {
-      broken_ = {header.algorithm, static_cast<NodeId>(header.count)};
+      const std::int64_t src = header.algorithm, dst = header.count;
+      if (std::min(src, dst) < 0 || std::max(src, dst) >= size_ || src == dst) {
+        fail(ranked(rank_) + " received a malformed message from " + ranked(connection.port.peer));
+      }
+      broken_ = {header.algorithm, static_cast<NodeId>(dst)};
     }
     fail(text);
   }

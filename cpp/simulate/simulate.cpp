@@ -9,6 +9,7 @@
 
 #include "simulate/replayed.hpp"
 #include "simulate/shared.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "timing/service.hpp"
 
@@ -88,14 +89,14 @@ class Replay : public Replayed {
 
   // The data of an arrival lie scattered: they are fetched some arrivals ahead.
   void prefetch(std::span<const service::Arrival> arrivals, std::size_t i) const {
-    if (i + 24 < arrivals.size()) __builtin_prefetch(&tasks_[arrivals[i + 24].item]);
+    if (i + 24 < arrivals.size()) fetch_ahead(&tasks_[arrivals[i + 24].item]);
     if (i + 16 < arrivals.size()) turns_.prefetch_turn(arrivals[i + 16].item);
     if (i + 10 < arrivals.size()) turns_.prefetch_readers(arrivals[i + 10].item);
     if (counted_ && i + 5 < arrivals.size()) turns_.prefetch_many(arrivals[i + 5].item);
   }
 
   void prefetch_start(Item item, bool again) const {
-    if (!again) __builtin_prefetch(&tasks_[item], 1);
+    if (!again) fetch_ahead(&tasks_[item]);
   }
 
   void waits(Item item, Leg, Item before) {
@@ -125,8 +126,8 @@ class Replay : public Replayed {
         const auto end = queue_begin_[at(window.link) + 1];
         if (++cursor == end) continue;
         // For when this link is free the next time.
-        if (cursor + 8 < end) __builtin_prefetch(&queue_[cursor + 8]);
-        if (cursor + 1 < end) __builtin_prefetch(&tasks_[queue_[cursor + 1].first], 1);
+        if (cursor + 8 < end) fetch_ahead(&queue_[cursor + 8]);
+        if (cursor + 1 < end) fetch_ahead(&tasks_[queue_[cursor + 1].first]);
         release(queue_[cursor].first, queue_[cursor].second, item, ready);
       }
     }

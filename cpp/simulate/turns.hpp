@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "model/schedule.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
@@ -116,9 +117,9 @@ class Turns {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
     if (turn == kFree) return;
     if ((turn & kDirect) != 0) {
-      __builtin_prefetch(&tasks_[turn ^ kDirect], 1);
+      fetch_ahead(&tasks_[turn ^ kDirect]);
     } else {
-      __builtin_prefetch(&turns_[turn], 1);
+      fetch_ahead(&turns_[turn]);
     }
   }
   void prefetch_readers(Item item) const {
@@ -127,9 +128,9 @@ class Turns {
     const auto& next = turns_[turn + 1];
     if (next.reads == 0) return;
     if (next.left == 1) {
-      __builtin_prefetch(&tasks_[next.first], 1);
+      fetch_ahead(&tasks_[next.first]);
     } else {
-      __builtin_prefetch(&readers_[next.first]);
+      fetch_ahead(&readers_[next.first]);
     }
   }
   void prefetch_many(Item item) const {
@@ -139,7 +140,7 @@ class Turns {
     if (next.reads == 0 || next.left == 1) return;
     const auto count = std::min<std::uint32_t>(next.left, 4);
     for (std::uint32_t i = 0; i < count; ++i) {
-      __builtin_prefetch(&tasks_[readers_[next.first + i]], 1);
+      fetch_ahead(&tasks_[readers_[next.first + i]]);
     }
   }
 
@@ -267,7 +268,7 @@ class Turns {
     std::partial_sum(next.begin(), next.end(), next.begin());
     LargeVector<Access> sorted(tasks_.size());
     for (Item item = 0; item < tasks_.size(); ++item) {
-      if (item + 16 < tasks_.size()) __builtin_prefetch(&chunks[tasks_[item + 16].transfer]);
+      if (item + 16 < tasks_.size()) fetch_ahead(&chunks[tasks_[item + 16].transfer]);
       const Task& task = tasks_[item];
       sorted[next[at(chunks[task.transfer])]++] = {item, task.lane, task.start};
     }
@@ -293,7 +294,7 @@ class Turns {
     events_.clear();
     for (const auto& transfer : transfers) {
       const Item item = transfer.item;
-      if (!trees_) __builtin_prefetch(&tasks_[item], 1);  // add_cell writes there
+      if (!trees_) fetch_ahead(&tasks_[item]);  // add_cell writes there
       const RouteId route = stored.lane_route[transfer.lane];
       const bool acc = stored.lane_reads[transfer.lane] == static_cast<std::uint8_t>(Reads::acc);
       const bool copies = stored.lane_op[transfer.lane] == static_cast<std::uint8_t>(Op::copy);
@@ -346,7 +347,7 @@ class Turns {
       return found;
     };
     for (const auto& transfer : transfers) {
-      __builtin_prefetch(&tasks_[transfer.item], 1);
+      fetch_ahead(&tasks_[transfer.item]);
       const RouteId route = stored.lane_route[transfer.lane];
       const Time start = static_cast<Time>(transfer.start) * stored.quantum;
       auto& to = cell(schedule_.routes().destinations(route)[0]);

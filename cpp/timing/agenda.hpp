@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/topology.hpp"
+#include "support/fetch_ahead.hpp"
 
 namespace tacos::service {
 
@@ -48,7 +49,7 @@ class Line {
  public:
   bool empty() const { return first_ == keys_.size(); }
   std::uint64_t top() const { return keys_[first_]; }
-  void prefetch() const { __builtin_prefetch(keys_.data() + first_ + 1); }
+  void prefetch() const { fetch_ahead(keys_.data() + first_ + 1); }
   // Returns whether `key` is now the first.
   bool push(std::uint64_t key) {
     keys_.push_back(key);

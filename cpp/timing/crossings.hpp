@@ -13,8 +13,10 @@ namespace tacos {
 
 class Crossings {
  public:
-  // The table is kept only if enough transfers use the routes to make it worth its memory.
-  Crossings(const Routes& routes, std::size_t transfers) : routes_(routes) {
+  // The table is kept only if enough transfers use the routes to make it worth its memory. Times count in a
+  // `unit` that divides them.
+  Crossings(const Routes& routes, std::size_t transfers, Time unit = 1)
+      : routes_(routes), unit_(unit) {
     const auto count = static_cast<std::size_t>(routes.count());
     first_leg_.reserve(count);
     std::uint32_t legs = 0;
@@ -104,9 +106,16 @@ class Crossings {
     for (std::size_t end = 0; end < times.size(); ++end) {
       times[end] = routes_.leg_time(route, number, bytes, end);
     }
+    if (unit_ == 1) return;
+    for (auto& time : times) time /= unit_;
+    for (auto& window : scratch_) {
+      window.offset /= unit_;
+      window.busy /= unit_;
+    }
   }
 
   const Routes& routes_;
+  const Time unit_;
   std::vector<std::uint32_t> first_leg_;  // per route
   std::size_t legs_ = 0;
   std::vector<Entry> table_;  // per leg

@@ -12,6 +12,7 @@
 
 #include "model/collective.hpp"
 #include "model/routes.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
@@ -96,15 +97,15 @@ class Dependencies {
   }
 
   // Hints for what on_arrival and on_start will touch, in steps that build on each other.
-  void prefetch_move(Item item) const { __builtin_prefetch(&moves_[item], 1); }
+  void prefetch_move(Item item) const { fetch_ahead(&moves_[item]); }
   void prefetch_source(Item item) const {
-    if (!trees_) __builtin_prefetch(&cells_[moves_[item].source], 1);
+    if (!trees_) fetch_ahead(&cells_[moves_[item].source]);
   }
   void prefetch_destination(Item item) const {
-    if (!trees_) __builtin_prefetch(&cells_[moves_[item].destination], 1);
+    if (!trees_) fetch_ahead(&cells_[moves_[item].destination]);
   }
   void prefetch_wait(Item item) const {
-    if (const auto wait = next_wait(item); wait != kNone) __builtin_prefetch(&waits_[wait]);
+    if (const auto wait = next_wait(item); wait != kNone) fetch_ahead(&waits_[wait]);
   }
   void prefetch_waiting(Item item) const {
     if (const auto wait = next_wait(item); wait != kNone) prefetch_move(waits_[wait].item);
@@ -208,8 +209,8 @@ class Dependencies {
   void add_step(Item begin, Item end) {
     for (Item item = begin; item < end; ++item) {
       if (item + 8 < end && !trees_) {
-        __builtin_prefetch(&building_[moves_[item + 8].source], 1);
-        __builtin_prefetch(&building_[moves_[item + 8].destination], 1);
+        fetch_ahead(&building_[moves_[item + 8].source]);
+        fetch_ahead(&building_[moves_[item + 8].destination]);
       }
       if (!moves_[item].reads_acc) continue;
       for (const auto cell : source_cells(item)) {

@@ -8,7 +8,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "support/fetch_ahead.hpp"
+#include "timing/as_listed.hpp"
 #include "timing/dependencies.hpp"
+#include "timing/quantum.hpp"
 #include "timing/service.hpp"
 
 namespace tacos {
@@ -19,16 +22,19 @@ using dependencies::Item;
 using dependencies::kNone;
 using service::Leg;
 
-// The order's rows that move bytes, sorted by step.
-std::vector<Item> sorted_rows(const Collective& collective, const Order& order) {
+void check(const Collective& collective, const Routes& routes, const Order& order) {
   const auto count = order.route.size();
   if (count >= kNone) invalid("an order has fewer than 2^32 - 1 transfers");
   if (order.chunk.size() != count || order.step.size() != count || order.op.size() != count ||
       order.reads.size() != count) {
     invalid("the order's columns differ in length");
   }
-  std::vector<Item> rows;
-  rows.reserve(count);
+  for (const RouteId route : order.route) {
+    if (route < 0 || route >= routes.count()) {
+      invalid("a transfer names route " + std::to_string(route) + ", but there are " +
+              std::to_string(routes.count()));
+    }
+  }
   for (std::size_t i = 0; i < count; ++i) {
     if (order.chunk[i] >= collective.chunks()) {
       invalid("transfer " + std::to_string(i) + " names chunk " + std::to_string(order.chunk[i]) +
@@ -37,13 +43,39 @@ std::vector<Item> sorted_rows(const Collective& collective, const Order& order) 
     if (order.op[i] > 1 || order.reads[i] > 1) {
       invalid("transfer " + std::to_string(i) + " has an unknown op or reads");
     }
-    if (collective.bytes(order.chunk[i]) > 0) rows.push_back(static_cast<Item>(i));
   }
-  const auto by_step = [&](Item a, Item b) { return order.step[a] < order.step[b]; };
-  if (!std::is_sorted(rows.begin(), rows.end(), by_step)) {
-    std::stable_sort(rows.begin(), rows.end(), by_step);
-  }
+}
+
+std::vector<Item> all_rows(const Order& order) {
+  std::vector<Item> rows(order.route.size());
+  std::iota(rows.begin(), rows.end(), Item{0});
   return rows;
+}
+
+// The order's rows that move bytes, sorted by step; nothing if these are all rows as they stand.
+std::optional<std::vector<Item>> sorted_rows(const Collective& collective, const Order& order) {
+  const bool empty_ones = collective.uniform_bytes() == 0;
+  const auto& step = order.step;
+  const bool sorted = std::is_sorted(step.begin(), step.end());
+  if (sorted && !empty_ones) return std::nullopt;
+  std::vector<Item> rows = all_rows(order);
+  if (empty_ones) {
+    std::erase_if(rows, [&](Item row) { return collective.bytes(order.chunk[row]) == 0; });
+  }
+  if (sorted || rows.empty()) return rows;
+  const auto [least, most] = std::minmax_element(step.begin(), step.end());
+  const auto range = static_cast<std::int64_t>(*most) - *least;
+  if (range > 4 * static_cast<std::int64_t>(rows.size())) {
+    std::ranges::stable_sort(rows, {}, [&](Item row) { return step[row]; });
+    return rows;
+  }
+  // Steps are mostly few: each row goes behind those of its step and of earlier ones.
+  std::vector<Item> next(at(range) + 2, 0), result(rows.size());
+  const auto number = [&](Item row) { return at(step[row] - static_cast<std::int64_t>(*least)); };
+  for (const Item row : rows) ++next[number(row) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  for (const Item row : rows) result[next[number(row)]++] = row;
+  return result;
 }
 
 // An order as the event loop sees it: what waits for what by the steps, and the starts it finds.
@@ -118,7 +150,7 @@ class Ordered {
   void prefetch_start(Item item, bool again) const {
     if (again) {
       dependencies_.prefetch_source(item);
-      __builtin_prefetch(&starts_[dependencies_.move(item).first_start], 1);
+      fetch_ahead(&starts_[dependencies_.move(item).first_start]);
     } else {
       dependencies_.prefetch_move(item);
     }
@@ -173,18 +205,6 @@ std::vector<Time> earliest_starts(const Collective& collective, const Routes& ro
   }
   return ordered.take_starts();
 }
-
-// The largest quantum that divides all starts.
-Time common_quantum(std::span<const Time> starts) {
-  Time divisor = 0;
-  for (const Time start : starts) {
-    if (divisor == 1) break;
-    divisor = std::gcd(divisor, start);
-  }
-  return std::max<Time>(divisor, 1);
-}
-
-constexpr Time kLargestStart = std::numeric_limits<std::uint32_t>::max();
 
 Transfers pack(const Routes& routes, const Order& order, std::span<const Item> rows,
                std::span<const Time> starts, Time quantum) {
@@ -325,23 +345,26 @@ std::optional<std::vector<Time>> rounded_up(const Collective& collective, const 
 }  // namespace
 
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
-                const Order& order, std::string provenance, const Progress& progress) {
+                const Order& order, std::string provenance, const Progress& progress,
+                std::optional<bool> as_listed) {
   if (!collective->resolved()) invalid("retiming needs a collective with a number of chunks");
-  for (const RouteId route : order.route) {
-    if (route < 0 || route >= routes->count()) {
-      invalid("a transfer names route " + std::to_string(route) + ", but there are " +
-              std::to_string(routes->count()));
+  check(*collective, *routes, order);
+  auto listed = sorted_rows(*collective, order);
+  if (as_listed.value_or(true)) {
+    if (auto transfers = time_as_listed(*collective, *routes, order, listed, progress)) {
+      return Schedule(std::move(collective), std::move(routes), std::move(*transfers), std::nullopt,
+                      std::move(provenance));
     }
+    if (as_listed) throw InfeasibleError("the links do not serve the transfers as they are listed");
   }
-  const auto rows = sorted_rows(*collective, order);
+  const auto rows = listed ? *std::move(listed) : all_rows(order);
   auto starts = earliest_starts(*collective, *routes, order, rows, 1, progress);
   Time quantum = common_quantum(starts);
   const auto latest = [&] {
     return starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
   };
   while (latest() / quantum > kLargestStart) {
-    // Rounding every start up to a multiple of q makes a chain of k transfers at most k·q longer.
-    quantum = latest() / kLargestStart + latest() / kLargestStart / 64 + 1;
+    quantum = rounding_quantum(latest());
     starts = earliest_starts(*collective, *routes, order, rows, quantum, progress);
   }
   auto transfers = pack(*routes, order, rows, starts, quantum);
@@ -359,7 +382,7 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
   Time quantum = common_quantum(starts);
   std::optional<std::vector<Time>> rounded;
   if (latest / quantum > kLargestStart) {
-    quantum = latest / kLargestStart + latest / kLargestStart / 64 + 1;
+    quantum = rounding_quantum(latest);
     rounded = rounded_up(*collective, *routes, order, starts, quantum);
     if (!rounded || *std::max_element(rounded->begin(), rounded->end()) / quantum > kLargestStart) {
       return retime(std::move(collective), std::move(routes), order, std::move(provenance),

@@ -14,11 +14,13 @@
 // A leg is ready when its dependencies are met (the first) or when the leg before has arrived (the
 // others); from there on service.hpp decides.
 //
-// Cost: O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes per
-// transfer.
+// Cost: where links serve in the order of the list, one sweep over it (as_listed.hpp) and 8 to 16 bytes per
+// transfer; otherwise O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes
+// per transfer.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -36,8 +38,10 @@ struct Order {
 
 // Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum: the
 // largest that fits them exactly or, where none fits 32 bits, a little more than the smallest that does.
+// `as_listed`, for tests, insists on one sweep (refusing other orders) or on the event loop.
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
-                const Order& order, std::string provenance, const Progress& progress);
+                const Order& order, std::string provenance, const Progress& progress,
+                std::optional<bool> as_listed = std::nullopt);
 
 // A schedule of the same order whose starts are known, one per transfer; all its routes have one leg.
 // If the starts share no quantum that fits 32 bits, they are rounded up to one, in their order.

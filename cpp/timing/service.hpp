@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "model/routes.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "support/progress.hpp"
 #include "timing/agenda.hpp"
@@ -186,9 +187,9 @@ class Service {
   }
   void prefetch_try(const Try& next) const {
     user_.prefetch_start(next.who.item, false);
-    if (next.queue < queues_.size()) __builtin_prefetch(&queues_[next.queue], 1);
+    if (next.queue < queues_.size()) fetch_ahead(&queues_[next.queue]);
     const auto id = lines_at_[next.who.place].id;
-    if (id != kNone) __builtin_prefetch(&lines_[id], 1);
+    if (id != kNone) fetch_ahead(&lines_[id]);
   }
   void prefetch_again(const Try& next) const {
     user_.prefetch_start(next.who.item, true);

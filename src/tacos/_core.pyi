@@ -554,9 +554,10 @@ class Schedule:
 
     def __repr__(self) -> str: ...
 
-def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None) -> Schedule:
+def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None, as_listed: bool | None = None) -> Schedule:
     """
-    Earliest start times of an ordered list of transfers; see tacos.schedule.retime.
+    Earliest start times of an ordered list of transfers; see tacos.schedule.retime. `as_listed`
+    insists on one sweep over the list (True) or on the event loop (False).
     """
 
 def synthesize_symmetric(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -687,6 +688,18 @@ class BoundReport:
     @property
     def bottleneck(self) -> Bottleneck:
         """The narrowest cut; no nodes: none."""
+
+    @property
+    def timed_ps(self) -> int:
+        """The bound of latencies and bandwidths together."""
+
+    @property
+    def timed_nodes(self) -> list[int]:
+        """Around these nodes."""
+
+    @property
+    def timed_leaving(self) -> bool:
+        """Whether out of them, or into them."""
 
     @property
     def in_chunks(self) -> bool:
@@ -1508,7 +1521,7 @@ class RankWatch:
 class Endpoint:
     """A rank's TCP connections, and the calls that run over them."""
 
-    def __init__(self, rank: int, timeout_s: float, report_s: float = 30.0, waiting: Callable[[int, str, float], None] | None = None) -> None:
+    def __init__(self, rank: int, size: int, timeout_s: float, report_s: float = 30.0, waiting: Callable[[int, str, float], None] | None = None) -> None:
         """
         timeout_s: for how long a call may make no progress. waiting: called with a rank that is not in the call, the collective and the seconds, first after report_s and then at growing intervals.
         """
@@ -1516,10 +1529,13 @@ class Endpoint:
     def describe(self, algorithm: int, name: str) -> None:
         """How messages name the algorithm with this number."""
 
-    def add(self, peer: int, channel: int, outgoing: bool, socket: int) -> None:
+    def hide(self, algorithm: int) -> None:
+        """Calls of the algorithm with this number are no collectives of the job."""
+
+    def add(self, peer: int, channel: int, socket: int) -> None:
         """Takes over a connected socket, given by its descriptor."""
 
-    def has(self, peer: int, channel: int, outgoing: bool) -> bool:
+    def has(self, peer: int, channel: int) -> bool:
         """Whether there is such a connection."""
 
     def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str, joint: bool = False) -> int:
@@ -1550,7 +1566,9 @@ class Endpoint:
         """
 
     def links(self) -> list[dict[str, Any]]:
-        """What was noticed about each connection; from any thread."""
+        """
+        What was noticed about each connection, one way and the other; from any thread.
+        """
 
     def peers(self) -> list[dict[str, Any]]:
         """
@@ -1563,6 +1581,10 @@ class Endpoint:
 
     def calls(self) -> list[dict[str, Any]]:
         """The last calls, oldest first, by the steady clock; from any thread."""
+
+    @property
+    def listed(self) -> int:
+        """How many collectives of the job were begun."""
 
     def watch(self, algorithm: int, doing: str) -> str:
         """

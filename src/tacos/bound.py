@@ -1,8 +1,10 @@
 """Lower bounds: a time that no schedule can beat, and the reason for it.
 
-Three arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
+Four arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
 needed. *Cuts*: what must leave a set of nodes passes the links out of it; the narrowest set is
-searched by maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Sets*: an
+searched by maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Cuts in time*:
+what passes them has a way to go before and after, on which it can be summed and copied only as far as
+the latencies leave time for it (``cpp/bound/timed_cuts.hpp`` has the proof). *Sets*: an
 all-reduce among p disjoint sets of nodes passes their borders 2(p - 1) times with every byte. Where
 every pair of NPUs has bytes of its own (all-to-all), these use up capacity in proportion to their
 distance, and the best lengths to measure with come from a linear program.
@@ -38,6 +40,8 @@ _LP_LENGTHS = 10**9
 _DISTANCES = 50_000_000
 """Distances are summed where NPUs times links are fewer: a few seconds."""
 _SAME = 1 + 1e-9
+_LATENT = 1.05
+"""Times the time of the bandwidth alone, from which on latencies are a part of what limits a collective."""
 _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
     (
         "dgx1",
@@ -101,7 +105,7 @@ def bound(
     """A time that no schedule of a collective on a network can beat.
 
     It is the largest of several: the longest path; the narrowest cut with the latencies of its
-    links; and, where the number of chunks is chosen, the time in which that many whole chunks pass
+    links, and of the ways to it and on from it; and, where the number of chunks is chosen, the time in which that many whole chunks pass
     the cut under the topology's link model. With ``chunks="auto"`` the buffer counts as a fluid.
     All-to-all and other pairs are solved exactly by a linear program if the network is small, else bounded by cuts and
     distances.
@@ -459,6 +463,10 @@ def _why(
         far = f"{topology.node_name(report.src)} to {topology.node_name(report.dst)}"
         rest = f", longer than the bandwidth limit ({binds})" if binds else ""
         return f"a chunk takes {units.format_time(time_ps / 1e12)} from {far}{rest}"
+    bandwidth_s = max(report.bandwidth_s, pairs.time_s)
+    if report.timed_ps == time_ps and time_ps > _LATENT * bandwidth_s * 1e12:
+        rest = f"; bandwidth alone takes {units.format_time(bandwidth_s)} ({binds})"
+        return _in_time(topology, report) + (rest if binds else "")
     if report.in_chunks and time_ps == report.time_ps:
         binds += ", in whole chunks"
     if not report.all_distances:
@@ -473,18 +481,32 @@ def _bottleneck(topology: Topology, report: BoundReport) -> str:
     if not cut.nodes:
         return ""
     name, links = _named(topology, cut.nodes)
-    together = units.format_bandwidth(cut.bandwidth_Bps)
-    over = (
-        f"{cut.links} {links}s with {together} in total"
-        if cut.links > 1
-        else f"one {links} of {together}"
-    )
+    over = _over(cut.links, links, cut.bandwidth_Bps)
     does = "leave" if cut.leaving else "enter"
     if cut.sets == 1:
         return f"{units.format_size(cut.bytes)} must {does} {name} over {over}"
     times = 2 * (cut.sets - 1)
     sort = "NPUs" if len(cut.nodes) == 1 else _PLURALS.get(name.split()[0], "sets of NPUs")
     return f"every byte must {does} the {cut.sets} {sort} ({name}, …) {times} times in all, over {over}"
+
+
+def _over(count: int, links: str, bandwidth_Bps: float) -> str:
+    together = units.format_bandwidth(bandwidth_Bps)
+    return (
+        f"{count} {links}s with {together} in total" if count > 1 else f"one {links} of {together}"
+    )
+
+
+def _in_time(topology: Topology, report: BoundReport) -> str:
+    """What binds where latencies and bandwidths bind together."""
+    inside = np.zeros(topology.nodes, bool)
+    inside[report.timed_nodes] = True
+    there, back = (topology.link_src, topology.link_dst)[:: 1 if report.timed_leaving else -1]
+    passed = inside[there] & ~inside[back]
+    name, links = _named(topology, report.timed_nodes)
+    does = "leaves" if report.timed_leaving else "enters"
+    over = _over(int(passed.sum()), links, float(topology.link_bandwidth_Bps[passed].sum()))
+    return f"what {does} {name} passes {over}, with latencies on the way there and on from there"
 
 
 _PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"}

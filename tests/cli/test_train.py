@@ -116,6 +116,7 @@ def test_a_step_with_trouble_as_timeline_and_for_astra_sim(capsys, tmp_path):
         (["--straggler", "npu=3,late=1ms"], "--straggler takes npu and slowdown in a training step"),
         (["--straggler", "npu=99,slowdown=2"], "99"),
         (["--fault", "link=0-16,begin=1ms"], "lasts for the whole step"),
+        (["--fault", "foo"], "needs link=, npu= or nic=, as in nic=3"),
         (["--jitter", "-1"], "jitter must be a number of at least 0; got -1.0"),
         (["--jitter", "nan"], "jitter must be a number of at least 0; got nan"),
         (["--timeline", "step.png"], "--timeline is step.png; the timeline of a workload goes into"),

@@ -178,6 +178,7 @@ def test_offsets_stay_below_four_gibibytes(tmp_path):
     [
         ({"channel": "pcie"}, 'channel must be memory or port; got "pcie"'),
         ({"threadblocks": 0}, "threadblocks must be a positive number; got 0"),
+        ({"box": 3}, "box must divide the 2 GPUs; got 3"),
         ({"pipeline": "100B"}, "pipeline is 100 B; it must be a multiple of 16"),
         (
             {"min_bytes": "2MB", "max_bytes": "1MB"},

@@ -9,7 +9,8 @@ import pytest
 
 import tacos
 from tacos.errors import FormatError
-from tacos.reorder.costs import costs_of, expanded
+from tacos.reorder.sources import costs_of
+from tacos.reorder.trees import expanded
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -17,8 +18,11 @@ import pytest
 import tacos
 from tacos.cli import main
 from tacos.errors import FormatError
-from tacos.reorder.costs import costs_of, hosts_in
+from tacos.reorder.costs import Costs
 from tacos.reorder.files import FILES, write
+from tacos.reorder.sources import costs_of, hosts_in
+from tacos.runtime.lab import Lab, unavailable
+from tests.support.lab_hosts import launch, mpirun
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -107,36 +111,81 @@ def test_files_for_nccl(tmp_path):
     assert f"TACOS_ORDER={tmp_path}/order.txt" in said.stdout
 
 
+def _open_mpi(option):
+    def command(folder, file):
+        hosts = ["--hostfile", f"{folder}/openmpi.seq"]
+        shown = "echo $OMPI_COMM_WORLD_RANK $(hostname)"
+        return [*mpirun(folder), *hosts, "--map-by", f"{option}={file}", "sh", "-c", shown]
+
+    return command
+
+
+def _mpich(folder, file):
+    command = ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", f"{folder}/ssh"]
+    return [*command, "-iface", "management", "-f", file, "sh", "-c", "echo $PMI_RANK $(hostname)"]
+
+
+def _daemon(name):
+    """A program of Slurm, by its own name or Debian's."""
+    folders = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    return next(filter(None, (shutil.which(n, path=folders) for n in (name, f"{name}-wlm"))), None)
+
+
+def _slurm(folder, file):
+    """A controller on the first host and a daemon on each: a cluster of its own, with its files in the folder."""
+    step, node, control = (_daemon(name) for name in ("slurmstepd", "slurmd", "slurmctld"))
+    plugins = [f"PluginDir={path}" for path in Path(control).parents[1].glob("lib/*/slurm-wlm")]
+    lines = [
+        *("ClusterName=lab", "SlurmctldHost=npu0", "AuthType=auth/none", "CredType=cred/none"),
+        *("SlurmUser=root", "SlurmdUser=root", f"StateSaveLocation={folder}/state"),
+        *(f"SlurmdSpoolDir={folder}/spool.%n", f"SlurmdPidFile={folder}/%n.pid"),
+        *(f"SlurmdLogFile={folder}/%n.log", f"SlurmctldLogFile={folder}/control.log"),
+        *(f"SlurmctldPidFile={folder}/control.pid", "ProctrackType=proctrack/linuxproc"),
+        *("TaskPlugin=task/none", "MpiDefault=none", "SelectType=select/cons_tres"),
+        *("SelectTypeParameters=CR_CPU", "NodeName=npu[0-3] CPUs=2", *plugins),
+        "PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE",
+    ]
+    Path(folder, "slurm.conf").write_text("\n".join(lines) + "\n")
+    script = f"""
+        export SLURM_CONF={folder}/slurm.conf
+        mkdir {folder}/state {folder}/spool.npu0 {folder}/spool.npu1 {folder}/spool.npu2 {folder}/spool.npu3
+        {control} -c
+        for host in npu1 npu2 npu3; do
+            {folder}/ssh $host "SLURM_CONF={folder}/slurm.conf {node} -d {step} -N $host"
+        done
+        {node} -d {step} -N npu0
+        SLURM_HOSTFILE={file} srun -m arbitrary -n 8 sh -c 'echo $SLURM_PROCID $(hostname)' ||
+            cat {folder}/*.log >&2
+    """
+    return ["sh", "-c", script]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not MPIRUN.exists(), reason="needs Open MPI: make mpi")
 @pytest.mark.parametrize(
-    ("name", "option"), [("rankfile", "rankfile:FILE="), ("openmpi.seq", "seq:file=")]
+    ("name", "needed", "command"),
+    [
+        ("rankfile", str(MPIRUN), _open_mpi("rankfile:FILE")),
+        ("openmpi.seq", str(MPIRUN), _open_mpi("seq:file")),
+        ("mpich.hosts", "mpiexec.hydra", _mpich),
+        ("slurm.hosts", "slurmctld", _slurm),
+    ],
 )
-def test_open_mpi_reads_the_files(order, tmp_path, name, option):
-    """Open MPI maps ranks to this machine, which stands for the hosts."""
-    write(order, tmp_path)
-    text = (tmp_path / name).read_text()
-    for host in order.hosts:
-        text = re.sub(rf"(?m)(^|=){host}(\s|$)", r"\g<1>localhost\2", text)
-    (tmp_path / name).write_text(text)
-    said = subprocess.run(
-        [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--map-by", f"{option}{tmp_path / name}",
-         "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK"],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    if "not enough slots" in said.stderr or "cpus" in said.stderr.lower():
-        pytest.skip("this machine has fewer processors than ranks")
-    assert said.returncode == 0, said.stderr
-    assert sorted(said.stdout.split()[1::2]) == ["0", "1", "2", "3"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="needs MPICH")
-def test_mpich_reads_its_host_file(order, tmp_path):
-    write(order, tmp_path)
-    (tmp_path / "mpich.hosts").write_text("localhost:4\n")
-    command = ["mpiexec.hydra", "-f", str(tmp_path / "mpich.hosts"), "-n", "4", "true"]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+def test_launchers_place_ranks_as_their_files_say(name, needed, command):
+    """Open MPI, MPICH and Slurm start two ranks on each of four hosts of a lab network."""
+    if _daemon(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    if why := unavailable():
+        pytest.skip(why)
+    near = np.array([[0, 5, 1, 5], [5, 0, 5, 1], [1, 5, 0, 5], [5, 1, 5, 0]], float)
+    hosts = tuple(f"npu{i}" for i in range(4))
+    found = tacos.reorder(Costs(hosts, tuple((i,) for i in range(4)), near))
+    assert list(found.hosts) != sorted(found.hosts)
+    with Lab(tacos.topology.switch(4)) as lab, tempfile.TemporaryDirectory() as folder:
+        write(found, folder, slots=2)
+        run = launch(lab, folder, command(folder, f"{folder}/{name}"), time_limit=90)
+    assert run.code == 0, (run.why, run.stderr)
+    said = dict(line.split() for line in run.stdout[0].splitlines())
+    assert said == {str(i): found.hosts[i // 2] for i in range(8)}, run.stderr
 
 
 def test_nothing_is_written_on_a_mistake(order, tmp_path):
@@ -175,3 +224,10 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "hosts").write_text("# none\n")
     with pytest.raises(FormatError, match="names no host"):
         hosts_in(tmp_path / "hosts")
+    (tmp_path / "hosts").write_text("")
+    assert main(["reorder", str(table), "--hosts", str(tmp_path / "hosts")]) == 2
+    assert f"{tmp_path / 'hosts'}: the file is empty" in capsys.readouterr().err
+    assert main(["reorder", str(table), "--hosts", str(tmp_path / "none")]) == 2
+    assert f"tacos: {tmp_path / 'none'}: No such file or directory\n" == capsys.readouterr().err
+    assert main(["topo", str(table)]) == 2
+    assert "tacos reorder reads times between hosts" in capsys.readouterr().err

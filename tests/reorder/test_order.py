@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
-from tacos.reorder.costs import costs_of
 from tacos.reorder.patterns import PATTERNS
 from tacos.reorder.search import Question, cost_of
+from tacos.reorder.sources import costs_of
 
 
 def racks(count, hosts, cross, *, noise=0.0, seed=0):

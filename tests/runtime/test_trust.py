@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import hmac
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos._core import Endpoint
 from tacos._support.variables import VARIABLES
 from tacos.runtime import CommunicationError, TcpRendezvous, connect, from_environment
 from tacos.runtime.rendezvous import environment, handshake
@@ -245,6 +248,25 @@ def test_running_out_of_descriptors_is_said_at_once(monkeypatch):
             caller.close()
 
 
+@pytest.mark.parametrize("why", [errno.ENOBUFS, errno.ENOMEM])
+def test_a_machine_without_memory_is_given_a_pause(why):
+    """The listener stays readable, so that a thread which tried again at once would keep a core busy."""
+
+    class Poor:
+        tries = 0
+
+        def accept(self):
+            self.tries += 1
+            raise OSError(why, "no memory")
+
+    listener = Poor()
+    with accepting() as (acceptor, _):
+        begin = time.monotonic()
+        assert not acceptor._accept(listener)
+        assert time.monotonic() - begin > 0.04
+    assert listener.tries == 1
+
+
 # --- Slurm --------------------------------------------------------------------------------------------
 
 SLURM = {
@@ -295,7 +317,110 @@ def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
         meet_under_slurm([ours, ours | {"TACOS_TOKEN": "7.2"}], timeout=0.5)
 
 
+def test_a_token_file_that_shows_its_old_content_for_a_while_refuses_no_rank(monkeypatch):
+    """Network file systems do, for longer than a rank with a wrong token tries."""
+    monkeypatch.setattr(rendezvous_over_tcp, "_REFUSED_S", 0.05)
+    port, begin = free_port(), time.monotonic()
+
+    def token():
+        return "old" if time.monotonic() - begin < 0.4 else "new"
+
+    def act(rank):
+        secret = token if rank else "new"
+        with contextlib.closing(
+            TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=20, token=secret)
+        ) as met:
+            return met.exchange("x", bytes([rank]))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(act, range(2))) == [[b"\0", b"\1"]] * 2
+
+
+# --- what comes over connections ----------------------------------------------------------------------
+
+
+DATA, ABORT = 0, 1
+
+
+def message(kind, content, *, call=1, algorithm=0, count=0, flags=0):
+    """As a rank sends it."""
+    head = "=BBBBIiiqQII"
+    return (
+        struct.pack(head, 0xA7, kind, 0, 0, call, -1, algorithm, count, len(content), 0, flags)
+        + content
+    )
+
+
+def test_a_rank_hears_why_a_peer_fails_that_is_a_call_ahead():
+    """The peer's notice is behind data of a call that this rank has not begun, and that no socket would hold."""
+    ours, theirs = socket.socketpair()
+    endpoint = Endpoint(0, 2, 20.0)
+    connected(endpoint, ours)
+    said = message(DATA, bytes(8 << 20), call=7) + message(ABORT, b"rank 1 has no memory left")
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(theirs.sendall, said)
+
+        def wait():
+            while time.monotonic() < end:
+                endpoint.watch(0, "waits")
+
+        end = soon()
+        with pytest.raises(CommunicationError, match="rank 1 has no memory left"):
+            wait()
+        sending.result()
+    endpoint.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("link", [(7, 1), (1, 7), (-1, 0), (0, 1 << 40), (1, 1)])
+def test_a_notice_of_a_dead_link_between_ranks_that_do_not_exist_is_malformed(link):
+    ours, theirs = socket.socketpair()
+    endpoint = Endpoint(0, 2, 20.0)
+    connected(endpoint, ours)
+    theirs.sendall(message(ABORT, b"the link is dead", algorithm=link[0], count=link[1], flags=2))
+    with pytest.raises(CommunicationError, match="rank 0 received a malformed message from rank 1"):
+        endpoint.watch(0, "waits")
+    assert endpoint.broken == (-1, -1)
+    endpoint.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("listens", "dials"),
+    [("127.0.0.1", "127.9.9.9"), ("::1", "::1"), ("127.0.0.1", "::ffff:127.0.0.1")],
+)
+def test_connections_within_a_machine_are_no_links(listens, dials):
+    """Nobody watches their speed."""
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    with socket.socket(family) as listener:
+        try:
+            listener.bind(("0.0.0.0" if family == socket.AF_INET else listens, 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        listener.listen()
+        caller = socket.socket(socket.AF_INET6 if ":" in dials else socket.AF_INET)
+        try:
+            caller.connect((dials, listener.getsockname()[1]))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        endpoint = Endpoint(0, 2, 20.0)
+        connected(endpoint, caller)
+        assert all(link["local"] for link in endpoint.links())
+        endpoint.close()
+
+
+def connected(endpoint, connection):
+    endpoint.add(1, 0, connection.detach())
+
+
 # --- variables ----------------------------------------------------------------------------------------
+
+
+def test_a_launcher_that_does_not_number_ranks_is_named(monkeypatch):
+    monkeypatch.setenv("TACOS_METRICS", "9400")
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    with pytest.raises(ValueError, match=r"LOCAL_RANK is 'x'; it must be this rank's number"):
+        connect()
 
 
 def test_connections_of_data_need_the_secret_of_the_rendezvous():

@@ -459,7 +459,8 @@ def _summed(comm, healer):
             "all_reduce", data.nbytes, True, -1, True, address, address, data.size, "float32", "sum"
         )
     )
-    return set(data.tolist()), dict(healer.belief.shares), comm.flight.ring[-1][1]
+    served = comm.open("tcp").figures()["calls"][-1]["algorithm"]
+    return set(data.tolist()), dict(healer.belief.shares), served
 
 
 def dawdle(comm, schedule, who, pause, seconds):

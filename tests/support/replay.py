@@ -139,6 +139,8 @@ greedy reduce switch-6
 greedy all_gather switch-nvls
 greedy all_reduce-group torus-two-speeds
 greedy broadcast-group dgx1
+exchange all_reduce-small dgx1
+exchange all_gather-small a100-2
 milp all_gather-one dgx1
 milp broadcast-group ring-4
 milp all_reduce-one switch-uneven

@@ -325,3 +325,16 @@ def test_lines_do_not_run_through_other_boxes_and_switches(spec, lab):
             if bar not in ends:
                 reach = np.array([layout.half[bar], 0.09])
                 assert not crossing(way, layout.xy[bar] - reach, layout.xy[bar] + reach)
+
+
+def test_an_npu_without_a_box_stands_beside_boxes_with_names(tmp_path):
+    path = tmp_path / "lone.yaml"
+    direct = "  - {src: a/gpu0, dst: a/gpu1}\n  - {src: gateway, dst: tor}\n"
+    path.write_text(
+        LAB.replace("a/gpu1, b", "a/gpu1, a/gpu2, b").replace("c/gpu0", "gateway") + direct
+    )
+    layout = place(tacos.load(path))
+    assert [frame.label for frame in layout.frames] == ["a", "b"]
+    assert (
+        len(set(layout.xy[:3, 0].round(6).tolist())) == 3
+    )  # none of a circle of three is above another

@@ -19,6 +19,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos import training, view
 from tacos.cli import main
+from tacos.errors import FormatError
 from tacos.execution import execution
 from tacos.schedule import retime, routes
 from tacos.view import page, write_page
@@ -535,3 +536,77 @@ def test_view_and_sim_write_pages_of_workloads(tmp_path, monkeypatch, capsys):
     assert sorted(columns["span_after"]) == [-1, -1, 0, 2]
     assert main(["view", "job.0.et", "-o", "job.png"]) == 2
     assert ".html" in capsys.readouterr().err
+
+
+# --- flight records -------------------------------------------------------------------------------
+
+
+def call(seq, begin, end, state, **more):
+    return {"seq": seq, "kind": "all-reduce", "algorithm": "ring", "bytes": 4_000_000, "dtype": "float32", "op": "sum",
+            "begin_s": begin, "end_s": end, "state": state, "error": "", "waited_s": {}, "needs": []} | more  # fmt: skip
+
+
+def flown(rank, *calls, clock=0.0, host="a", members=(0, 1, 2, 3)):
+    group = {"rank": members.index(rank), "members": list(members), "calls": list(calls)}
+    return {
+        "rank": rank,
+        "host": host,
+        "why": "the rank got SIGUSR2",
+        "clock_offset_s": clock,
+        "written_s": 109.0,
+        "groups": [group],
+    }
+
+
+def test_a_page_of_flight_records_shows_who_was_where():
+    """Rank 1 never entered call 8, in which 0 failed and 2 waits; rank 3 left no record. Rank 2's clock is 100 s behind."""
+    dumps = [
+        flown(0, call(7, 101.0, 102.0, "done"), call(8, 103.0, 107.0, "failed", needs=[[1, "waits"]])),
+        flown(1, call(7, 101.0, 102.5, "done", waited_s={"0": 0.25})),
+        flown(2, call(7, 1.5, 2.0, "done"), call(8, 4.0, 0.0, "running", needs=[[1, ""]]), clock=100.0, host="b"),
+    ]  # fmt: skip
+    ((facts, columns),) = timelines(view.flight_page(dumps))
+    begin, length = (np.array(columns[name]) for name in ("span_begin", "span_length"))
+    seconds = [np.round(column * facts["tick_s"], 3).tolist() for column in (begin, begin + length)]
+    states = [facts["categories"][k] for k in columns["span_category"]]
+    assert list(zip(columns["span_rank"], *seconds, states, strict=True)) == [
+        (0, 0.0, 1.0, "done"),
+        (0, 2.0, 6.0, "failed"),
+        (1, 0.0, 1.5, "done"),
+        (1, 2.0, 8.0, "never started"),
+        (2, 0.5, 1.0, "done"),
+        (2, 3.0, 8.0, "under way"),
+        (3, 0.0, 8.0, "no record"),
+    ]
+    # Who waits is led to the rank that never came.
+    assert columns["span_after"] == [-1, 3, 0, -1, -1, 3, -1]
+    assert facts["headline"].startswith("Rank 1 fell behind first: it has not entered call 8")
+    assert facts["marked"] == [1]
+    said = [dict(facts["details"][k]) for k in columns["span_detail"]]
+    assert said[2]["waited"] == "250 ms for rank 0"
+    assert said[3]["record written"] == "because the rank got SIGUSR2"
+    assert ["rank 3", "left no record"] in facts["summary"]
+    assert any("own clock" in note for note in facts["notes"])
+
+
+def test_groups_with_a_rank_that_fell_behind_come_first():
+    done, open_ = call(1, 1.0, 2.0, "done"), call(2, 3.0, 0.0, "running")
+    dumps = [flown(rank, done) for rank in range(4)]
+    for rank, calls in ((1, [done]), (3, [done, open_])):
+        dumps[rank]["groups"] += flown(rank, *calls, members=(1, 3))["groups"]
+    assert [one["title"] for one in views(view.flight_page(dumps))] == [
+        "ranks 1, 3",
+        "ranks 0 to 3",
+    ]
+
+
+def test_flight_records_without_calls_or_of_two_jobs_are_refused(tmp_path, capsys):
+    with pytest.raises(FormatError, match="no collective"):
+        view.flight_page([flown(0)])
+    far = flown(1, call(1, 9e8, 9e8, "done"))
+    with pytest.raises(FormatError, match="give those of one job"):
+        view.flight_page([flown(0, call(1, 1.0, 2.0, "done")), far])
+    (tmp_path / "x.json").write_text(json.dumps({"format": "tacos-flight", "version": 1}))
+    assert main(["view", str(tmp_path / "x.json"), "-o", str(tmp_path / "x.html")]) == 2
+    assert "not a whole flight record" in capsys.readouterr().err
+    assert not (tmp_path / "x.html").exists()

@@ -775,3 +775,24 @@ def test_a_training_step_is_a_timeline_with_its_collectives_one_click_away(view)
     for width in (1024, 390):
         shown.set_viewport_size({"width": width, "height": 844})
         assert shown.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_flight_records_name_the_rank_that_fell_behind(view):
+    def dump(rank, *states):
+        calls = [{"seq": k + 1, "kind": "all-reduce", "algorithm": "ring", "bytes": 4000, "dtype": "float32", "op": "sum",
+                  "begin_s": 1.0 + k, "end_s": 0.0 if state == "running" else 1.5 + k, "state": state, "error": "",
+                  "waited_s": {}, "needs": [[1, "waits to receive from rank 1"]] if state == "running" else []}
+                 for k, state in enumerate(states)]  # fmt: skip
+        group = {"rank": rank, "members": [0, 1], "calls": calls}
+        return {"rank": rank, "host": "a", "why": "", "clock_offset_s": 0.0, "written_s": 9.0, "groups": [group]}  # fmt: skip
+
+    shown = view(pictures.flight_page([dump(0, "done", "running"), dump(1, "done")]))
+    assert shown.inner_text("#headline").startswith("Rank 1 fell behind first")
+    assert "under way" in shown.inner_text("#networks figcaption")
+    shown.evaluate("viewer.select(1)")
+    assert "needs waits to receive from rank 1" in panel(shown)
+    shown.click("#panel button[data-span]")
+    assert "state never started" in panel(shown)
+    for width in (1024, 390):
+        shown.set_viewport_size({"width": width, "height": 844})
+        assert shown.evaluate("document.documentElement.scrollWidth") == width

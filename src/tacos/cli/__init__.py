@@ -115,9 +115,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail("not enough memory for this problem")
         except VerificationError as error:
             return fail(str(error), 1)
-        except (TacosError, ValueError, OSError) as error:
-            return fail(" ".join(str(error).split()))
+        except OSError as error:
+            named = error.filename is not None and error.strerror
+            return fail(f"{error.filename}: {error.strerror}" if named else _line(error))
+        except (TacosError, ValueError) as error:
+            return fail(_line(error))
     return code if isinstance(code, int) else 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _listed(written: list[Path]) -> str:

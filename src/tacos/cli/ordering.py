@@ -16,9 +16,9 @@ from tacos.console import judgement_table, print_table, progress
 from tacos.judgement import Judgement
 from tacos.judgement import judge as judged
 from tacos.reorder import Order
-from tacos.reorder.costs import costs_of, hosts_in
 from tacos.reorder.files import write
 from tacos.reorder.patterns import PATTERNS
+from tacos.reorder.sources import costs_of, hosts_in
 
 __all__ = ["judge", "reorder"]
 

@@ -328,6 +328,8 @@ def _show_flight(files: list[Path], as_json: bool, quiet: bool) -> int:
     elif not quiet:
         for finding in findings:
             print("\n".join(flight.lines(finding)))
+        if not findings:
+            print("no group of ranks: the records were written before any rank had met the others")
     return 0
 
 

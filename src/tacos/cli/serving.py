@@ -89,9 +89,11 @@ def hub(
             facts = {"address": server.address, "cores": server.cores, "ports": list(server.ports)}
             print(json.dumps(facts), flush=True)
         elif not quiet:
+            first, *more = server.ports
+            threads = f"{server.cores} cores" if server.cores > 1 else "1 core"
+            ports = f"ports {first} to {more[-1]}" if more else f"port {first}"
             print(
-                f"hub at {server.address} with {server.cores} cores on ports {server.ports[0]} to "
-                f"{server.ports[-1]}; TACOS_HUB={server.address}",
+                f"hub at {server.address} with {threads} on {ports}; TACOS_HUB={server.address}",
                 flush=True,
             )
         while not stop.wait(1.0):

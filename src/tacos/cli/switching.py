@@ -106,7 +106,8 @@ def switch(
             if as_json:
                 print(json.dumps(facts), flush=True)
             elif not quiet:
-                where = f"{cores} cores" if not xdp else f"XDP at {xdp} ({device.mode})"
+                threads = "1 core" if cores == 1 else f"{cores} cores"
+                where = threads if not xdp else f"XDP at {xdp} ({device.mode})"
                 print(f"switch listens at {device.address}, {where}", flush=True)
                 if made:
                     print(f"workers need TACOS_SWITCH_TOKEN={device.token}", flush=True)

@@ -11,7 +11,6 @@ import tacos
 from tacos import formats
 from tacos._core import Program, Schedule, Topology, Workload
 from tacos.cli.app import (
-    Algorithm,
     Json,
     Quiet,
     algorithm_in,
@@ -39,12 +38,14 @@ PAGES = (".html", ".htm")
 
 @app.command
 def view(
-    file: Algorithm,
-    other: Annotated[
-        Path | None, Parameter(help="A second file, shown next to the first on the same clock.")
-    ] = None,
+    file: Annotated[Path, Parameter(help="A schedule, a program, a workload or a flight record.")],
     /,
-    *,
+    *others: Annotated[
+        Path,
+        Parameter(
+            help="A second schedule or program, shown next to the first on the same clock; or more flight records."
+        ),
+    ],
     topology: Annotated[
         str | None, Parameter(help="Network of a program: a spec or a file.")
     ] = None,
@@ -78,10 +79,14 @@ def view(
     quiet: Quiet = False,
 ) -> int:
     """Animate a schedule or a program, or two side by side, in a web page; or write the timeline of a simulated
-    workload, ranks and their streams, as a page (-o FILE.html) or for ui.perfetto.dev (FILE.timeline.json by default).
+    workload, ranks and their streams, as a page (-o FILE.html) or for ui.perfetto.dev (FILE.timeline.json by default);
+    or show the flight records of a job's ranks: who was in which collective, and who fell behind first (flight.html).
 
     Example: tacos view ar.tacos ring.tacos -o both.html
+    Example: tacos view flight/*.flight.json -o flight.html
     """
+    from tacos.runtime.flight import is_dump
+
     if serve and output is not None:
         raise ValueError(f"--output is {output}, but --serve does not write a file; give only one")
     if port is not None and not serve:
@@ -89,6 +94,11 @@ def view(
     if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
+    if file.suffix == ".json" and is_dump(file):
+        return _view_flight([file, *others], output, port or 0 if serve else None, as_json, quiet)
+    if len(others) > 1:
+        raise ValueError(f"view takes one or two files, or flight records; got {1 + len(others)}")
+    other = others[0] if others else None
     network = None if topology is None else formats.network(topology)
     held = loaded_from(file, None, groups, dims, network)
     if isinstance(held, Workload):
@@ -121,7 +131,7 @@ def view(
     first = algorithm_in(file, held)
     if serve:
         schedules, names = _read(first, file, other, network, size, silent)
-        return _serve(schedules, names, detail, port or 0, as_json, quiet)
+        return _serve(_page(schedules, names, detail, silent), port or 0, as_json, quiet)
     target = output or _beside(file)
     traced = target.suffix.lower() not in PAGES
     if traced:
@@ -176,20 +186,37 @@ def write_page(
         pictures.write_page(target, *schedules, names=names, progress=report, **options)
 
 
-def _serve(
-    schedules: list[Schedule],
-    names: list[str],
-    detail: int | None,
-    port: int,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def _page(schedules: list[Schedule], names: list[str], detail: int | None, silent: bool) -> str:
     from tacos import view as pictures
-    from tacos.view.serve import Server
 
     options: dict[str, Any] = {} if detail is None else {"detail": detail}
-    with progress("drawing", quiet or as_json) as report:
-        page = pictures.page(*schedules, names=names, progress=report, **options)
+    with progress("drawing", silent) as report:
+        return pictures.page(*schedules, names=names, progress=report, **options)
+
+
+def _view_flight(
+    files: list[Path], output: Path | None, port: int | None, as_json: bool, quiet: bool
+) -> int:
+    """Show flight records; a port: serve the page there instead of writing it."""
+    from tacos import view as pictures
+    from tacos.runtime import flight
+
+    target = output or Path("flight.html")
+    if port is None:
+        check_page("--output", target)
+    dumps = [flight.load(file) for file in files]
+    if port is not None:
+        return _serve(pictures.flight_page(dumps), port, as_json, quiet)
+    pictures.write_flight_page(target, dumps)
+    found = min(flight.postmortem(dumps), key=lambda one: one.culprit is None)
+    facts = {"file": str(target), "ranks": len(dumps), "verdict": found.verdict}
+    show(facts | ({"culprit": found.culprit} if as_json else {}), "view", as_json, quiet)
+    return 0
+
+
+def _serve(page: str, port: int, as_json: bool, quiet: bool) -> int:
+    from tacos.view.serve import Server
+
     try:
         server = Server(page, port)
     except OSError as error:

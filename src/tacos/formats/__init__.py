@@ -478,8 +478,11 @@ def _by_head(path: Location, fitting: list[str]) -> str:
         if is_one(head) if is_one is not None else fitting:
             return name
     if fitting:
+        hint = (
+            "; tacos reorder reads times between hosts" if Path(str(path)).suffix == ".txt" else ""
+        )
         raise FormatError(
-            f"{path}: the content does not match any of the formats {', '.join(fitting)}"
+            f"{path}: the content does not match any of the formats {', '.join(fitting)}{hint}"
         )
     if isinstance(path, Stream):
         raise FormatError(

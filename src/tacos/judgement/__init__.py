@@ -20,7 +20,7 @@ from tacos.execution import execution
 from tacos.judgement.logs import Log, read_log
 from tacos.program import lower
 from tacos.reorder import reorder
-from tacos.reorder.costs import costs_of
+from tacos.reorder.sources import costs_of
 from tacos.search.synthesis import engines, synthesize
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import network_of, rings

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos.errors import FormatError
-from tacos.formats.source import text_of
+from tacos.formats.source import about, text_of
 
 if TYPE_CHECKING:
     import os
@@ -98,7 +98,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     """
     place = Path(path)
     try:
-        text = _without_prefixes(text_of(place, _LARGEST_LOG))
+        with about(str(path)):
+            text = _without_prefixes(text_of(place, _LARGEST_LOG))
     except OSError as error:
         raise FormatError(f"{place}: {error.strerror}") from None
     found = Log(str(path), kind=_kind_in(f"{place.name}\n{text}"))

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from tacos import units
 from tacos._core import Program
 from tacos.errors import nearest
-from tacos.reorder.costs import Costs, costs_of
 from tacos.reorder.patterns import PATTERNS, of_program
 from tacos.reorder.search import Found, Question, solve
+from tacos.reorder.sources import costs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tacos.reorder.costs import Costs
     from tacos.reorder.patterns import Term
     from tacos.units import Quantity
 

@@ -341,14 +341,15 @@ One host per line and task. Inside an allocation of these hosts:
         "rankfile",
         _rankfile,
         """
-Open MPI 5: `mpirun --map-by rankfile:FILE=rankfile COMMAND`. Open MPI 4: `mpirun -rf rankfile COMMAND`.
+Open MPI 5: `mpirun --map-by rankfile:FILE=rankfile COMMAND`. Open MPI 4: `mpirun -rf rankfile COMMAND`. Without a
+scheduler that has allocated the hosts, add `--hostfile openmpi.seq`.
 """,
     ),
     LaunchFile(
         "openmpi.seq",
         _per_task("openmpi.seq"),
         """
-Open MPI without binding to cores: `mpirun --map-by seq:file=openmpi.seq COMMAND`. Open MPI 4:
+Open MPI without binding to cores: `mpirun --hostfile openmpi.seq --map-by seq:file=openmpi.seq COMMAND`. Open MPI 4:
 `mpirun -mca rmaps seq -hostfile openmpi.seq COMMAND`.
 """,
     ),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import threading
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,7 +20,7 @@ from tacos.program import FACTS, lower
 from tacos.runtime.carriers import Call, chosen, described, named
 from tacos.runtime.flight import Recorder, record_to
 from tacos.runtime.healing.notices import Notices, tell
-from tacos.runtime.metrics import serve, watched
+from tacos.runtime.metrics import local_rank, serve, watched
 from tacos.runtime.rendezvous import from_environment
 from tacos.verify import verify as verify_algorithm
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tacos.runtime.carriers import Carrier, CarrierKind, Prepared
-    from tacos.runtime.flight import Entry
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithm", "Communicator", "connect", "fingerprint"]
@@ -129,7 +126,7 @@ class Communicator:
             record_to(folder)
         watched(self)
         if where := read("TACOS_METRICS"):
-            serve(where, int(os.environ.get("LOCAL_RANK") or read("TACOS_LOCAL_RANK") or 0))
+            serve(where, local_rank())
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +176,9 @@ class Communicator:
         with self._lock:
             if self._ended:
                 raise CommunicationError(self._ended)
-            self._open.pop(name).close()
+            carrier = self._open.pop(name)
+            self.flight.keep(carrier.figures())
+            carrier.close()
 
     @property
     def prepared(self) -> int:
@@ -233,7 +232,9 @@ class Communicator:
         """Prepare a program on a carrier of the host's memory, whatever carries the data."""
         usual = named(self.carrier)
         host = usual if usual.memory == "host" else chosen("host")
-        return self.prepare(program, carrier=host.name).prepared
+        algorithm = self.prepare(program, carrier=host.name)
+        self.open(host.name).hide(algorithm.number)
+        return algorithm.prepared
 
     def _prepare(
         self, algorithm: Schedule | Program, carrier: CarrierKind, *, verify: bool, label: str
@@ -263,10 +264,13 @@ class Communicator:
             report["error"] = str(error)
         difference = self._agree(number, report)
         assert execution is not None  # else the ranks would not have agreed
-        prepared = self.open(carrier.name).prepare(execution, number)
+        opened = self.open(carrier.name)
+        prepared = opened.prepare(execution, number)
         engine = str(program.provenance.get("engine") or program.provenance.get("source") or "")
         self.flight.name(number, program.collective.label, engine, carrier.name)
-        return Algorithm(self, carrier, number, execution, prepared, difference)
+        return Algorithm(
+            self, carrier, number, execution, prepared, difference, recorded=opened.records
+        )
 
     def interrupt(self, why: str) -> None:
         """End the call that runs and all later ones, here and then on all ranks; from any thread."""
@@ -417,6 +421,8 @@ class Algorithm:
         share: RankExecutor,
         prepared: Prepared,
         difference: str = "",
+        *,
+        recorded: bool = False,
     ) -> None:
         self.difference = difference
         self.communicator = communicator
@@ -425,6 +431,7 @@ class Algorithm:
         self.program = share.program
         self.prepared = prepared
         self._share = share
+        self._recorded = recorded  # by the carrier
 
     @property
     def collective(self) -> Collective:
@@ -497,16 +504,14 @@ class Algorithm:
         """
         call, flight = Call(source, target, count, dtype, op), self.communicator.flight
         with self.communicator._lock:
-            # Here and not in a method of the recorder, since it happens in every call.
-            flight.count = seq = flight.count + 1
-            entry: Entry = [seq, self.number, call, monotonic(), 0.0, ""]
-            flight.ring.append(entry)
+            entry = None if self._recorded else flight.begin(self.number, call)
             try:
                 self.prepared.run(call)
             except BaseException as error:
-                flight.fail(entry, error)
+                flight.fail(self.number, call, error, entry)
                 raise
-            entry[4] = monotonic()
+            if entry is not None:
+                flight.end(entry)
 
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None

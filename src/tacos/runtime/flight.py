@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -25,14 +26,23 @@ import msgspec
 from tacos._support.files import replacing
 from tacos._support.log import LOG as TACOS
 from tacos.errors import FormatError
+from tacos.runtime.carriers import Call
 from tacos.units import format_size, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tacos.runtime.carriers import Call
-
-__all__ = ["Entry", "Finding", "Recorder", "dump", "is_dump", "load", "postmortem", "record_to"]
+__all__ = [
+    "Entry",
+    "Finding",
+    "Recorder",
+    "call_words",
+    "dump",
+    "is_dump",
+    "load",
+    "postmortem",
+    "record_to",
+]
 
 LOG = TACOS.getChild("flight")
 _KEPT = 256
@@ -48,8 +58,6 @@ _heeds_signal = False
 def bytes_of(call: Call) -> int:
     """The size of a call, as nccl-tests counts it.
 
-    >>> from tacos.runtime.carriers import Call
-    >>> bytes_of(Call(0, 0, 100, "int16", "sum"))
     200
     """
     width = _NAMES.get(call.dtype) or int("".join(filter(str.isdigit, call.dtype))) // 8
@@ -57,16 +65,17 @@ def bytes_of(call: Call) -> int:
 
 
 Entry = list[Any]
-"""A call: its number, the algorithm's, the call, when it began and ended by the monotonic clock, and what went wrong."""
+"""A call: the algorithm's number, the call, when it began and ended by the monotonic clock, and what went wrong."""
 
 
 class Recorder:
     """The last calls of one communicator.
 
+    Carriers that record their calls themselves, which costs less, are asked for them when a dump is written.
+
     Attributes:
-        count: How many there were.
-        ring: The last of them.
-        failures: How many failed.
+        ring: The last calls that no carrier records.
+        failures: How many calls failed.
 
     Args:
         rank: This rank's number in the communicator.
@@ -78,58 +87,122 @@ class Recorder:
         self, rank: int, members: Sequence[int], details: Callable[[], list[dict[str, Any]]]
     ) -> None:
         self.rank, self.members = rank, list(members)
-        self.count = 0
         self.failures = 0
         self._details = details
         self._names: dict[int, tuple[str, str, str]] = {}
         self.ring: deque[Entry] = deque(maxlen=_KEPT)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._errors: dict[float, tuple[str, float]] = {}  # by when the carrier's call began
         _OPEN.add(self)
+
+    @property
+    def count(self) -> int:
+        """How many calls there were."""
+        return self._counted(self._details())
+
+    def _counted(self, carriers: list[dict[str, Any]]) -> int:
+        return self._count + sum(int(carrier.get("count", 0)) for carrier in carriers)
 
     def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
         """What the algorithm with this number is."""
         self._names[number] = kind, algorithm, carrier
 
-    def fail(self, entry: Entry, error: BaseException) -> None:
-        """The call has failed: write what is known, if there is a place for it."""
+    def begin(self, number: int, call: Call) -> Entry:
+        """A call begins that no carrier records."""
+        self._count += 1
+        entry: Entry = [number, call, time.monotonic(), 0.0, ""]
+        self.ring.append(entry)
+        return entry
+
+    def end(self, entry: Entry) -> None:
+        """It has ended."""
+        entry[3] = time.monotonic()
+
+    def fail(self, number: int, call: Call, error: BaseException, entry: Entry | None) -> None:
+        """The call has failed: write what is known, if there is a place for it.
+
+        ``entry`` is None where the carrier records the call.
+        """
         self.failures += 1
-        entry[4] = time.monotonic()
-        entry[5] = f"{type(error).__name__}: {error}"
+        now, text = time.monotonic(), f"{type(error).__name__}: {error}"
+        if entry is None and (began := self._running()) is not None:
+            self._errors[began] = text, now
+            if len(self._errors) > _KEPT:
+                del self._errors[next(iter(self._errors))]
+        else:  # if a carrier has failed before, it does not even begin the call
+            entry = entry or self.begin(number, call)
+            entry[3], entry[4] = now, text
         if _folder is not None:
             dump(str(error) or type(error).__name__)
+
+    def _running(self) -> float | None:
+        """When the last call began that a carrier records and that has not ended."""
+        rows = [row for carrier in self._details() for row in carrier.get("calls", ())]
+        began = [row["begin_s"] for row in rows if row["listed"] and not row["end_s"]]
+        return max((time for time in began if time not in self._errors), default=None)
+
+    def keep(self, figures: Mapping[str, Any]) -> None:
+        """Remember the calls of a carrier that is given up."""
+        self._kept.extend(self._recorded([figures]))
+        self._count += int(figures.get("count", 0))
 
     def content(self) -> dict[str, Any]:
         """All that is known, for a file."""
         carriers = self._details()
         rows = [row for carrier in carriers for row in carrier.get("calls", ())]
-        calls = []
-        for seq, number, call, begin, end, error in list(self.ring):
-            kind, algorithm, carrier = self._names.get(number, ("", "", ""))
-            # The carrier's own record of the call began within it.
+        calls = [*self._kept, *self._recorded(carriers)]
+        for number, call, begin, end, error in list(self.ring):
+            # What ranks told each other during the call, over a carrier that records it.
             within = [r for r in rows if begin <= r["begin_s"] and (not end or r["begin_s"] <= end)]
-            calls.append(
-                {
-                    "seq": seq,
-                    "kind": kind,
-                    "algorithm": algorithm,
-                    "carrier": carrier,
-                    "bytes": bytes_of(call),
-                    "elements": call.elements,
-                    "dtype": call.dtype,
-                    "op": call.op,
-                    "begin_s": begin,
-                    "end_s": end,
-                    "state": "failed" if error else "done" if end else "running",
-                    "error": error,
-                    "waited_s": {str(k): v for r in within for k, v in r["waited_s"].items()},
-                    "needs": [list(need) for r in within for need in r["needs"]],
-                }
-            )
+            calls.append(self._row(number, call, begin, end, error, within))
+        calls.sort(key=lambda one: one["begin_s"])
+        del calls[:-_KEPT]
+        first = self._counted(carriers) - len(calls) + 1
+        calls = [{"seq": first + i, **one} for i, one in enumerate(calls)]
         return {
             "rank": self.rank,
             "members": self.members,
             "calls": calls,
             "links": [link for carrier in carriers for link in carrier.get("links", ())],
             "peers": [peer for carrier in carriers for peer in carrier.get("peers", ())],
+        }
+
+    def _recorded(self, carriers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The calls that carriers have recorded."""
+        calls = []
+        for row in (row for carrier in carriers for row in carrier.get("calls", ())):
+            if row["listed"]:
+                begin = row["begin_s"]
+                error, ended = self._errors.get(begin, ("", row["end_s"]))
+                call = Call(0, 0, row["elements"], row["dtype"], row["op"])
+                calls.append(self._row(row["algorithm"], call, begin, ended, error, [row]))
+        return calls
+
+    def _row(
+        self,
+        number: int,
+        call: Call,
+        begin: float,
+        end: float,
+        error: str,
+        within: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        kind, algorithm, carrier = self._names.get(number, ("", "", ""))
+        return {
+            "kind": kind,
+            "algorithm": algorithm,
+            "carrier": carrier,
+            "bytes": bytes_of(call),
+            "elements": call.elements,
+            "dtype": call.dtype,
+            "op": call.op,
+            "begin_s": begin,
+            "end_s": end,
+            "state": "failed" if error else "done" if end else "running",
+            "error": error,
+            "waited_s": {str(k): v for r in within for k, v in r["waited_s"].items()},
+            "needs": [list(need) for r in within for need in r["needs"]],
         }
 
 
@@ -286,8 +359,8 @@ class Finding:
 def postmortem(dumps: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """What went wrong, for each group of ranks in the dumps; the largest groups first.
 
-    The rank that fell behind first is the one that has entered the fewest collectives. Where all have entered the same ones, it is
-    the rank that others wait for and that waits for none, or else the one that entered last.
+    The rank that fell behind first is the one that has entered the fewest collectives. Where several are in the earliest call, it is
+    the rank that did not answer, or that others wait for and that waits for none, or that most ranks wait for, or that entered last.
     """
     groups: dict[tuple[int, ...], dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for one in dumps:
@@ -317,7 +390,7 @@ def _finding(
                 "rank": rank,
                 "host": one["host"],
                 "call": call["seq"] if call else 0,
-                "what": _what(call) if call else "no collective yet",
+                "what": call_words(call) if call else "no collective yet",
                 "state": call["state"] if call else "",
                 "entered_s": call["begin_s"] + one["clock_offset_s"] if call else 0.0,
                 "waits_for": sorted({members[peer] for peer, _ in call["needs"]}) if call else [],
@@ -340,21 +413,16 @@ def _verdict(
     entered = {rank: last[rank]["seq"] if rank in last else 0 for rank in ranks}
     ahead = max(entered, key=lambda rank: (entered[rank], -rank))
     fewest = min(entered.values())
-    if fewest < entered[ahead]:
-        behind = min(
-            (rank for rank in entered if entered[rank] == fewest),
-            key=lambda rank: (bool(rank in last and last[rank]["state"] != "done"), rank),
-        )
+    slowest = sorted(rank for rank in entered if entered[rank] == fewest)
+    held = [rank for rank in slowest if rank in last and last[rank]["state"] != "done"]
+    where = f"call {fewest}" + (f", {call_words(last[slowest[0]])}" if slowest[0] in last else "")
+    behind = [rank for rank in slowest if rank not in held] or slowest
+    if fewest < entered[ahead] and (behind[0] not in held or (len(behind) == 1 and not missing)):
+        late = behind[0]
         whole = next(c for c in ranks[ahead][1]["calls"] if c["seq"] >= fewest + 1)
-        did = (
-            f"its last was call {fewest}, {_what(last[behind])}, {last[behind]['state']}"
-            if behind in last
-            else "it has made none"
-        )
-        missed = f"call {whole['seq']}, {_what(whole)}, which rank {ahead} has"
-        return f"rank {behind} fell behind first: it has not entered {missed}; {did}", behind
-    unfinished = {rank for rank in last if last[rank]["state"] != "done"}
-    where = f"call {fewest}" + (f", {_what(last[ahead])}" if ahead in last else "")
+        did = f"its last was {where}, {last[late]['state']}" if late in last else "it has made none"
+        missed = f"call {whole['seq']}, {call_words(whole)}, which rank {ahead} has"
+        return f"rank {late} fell behind first: it has not entered {missed}; {did}", late
     if missing:
         named = ", ".join(map(str, missing))
         plural = "ranks" if len(missing) > 1 else "rank"
@@ -362,29 +430,39 @@ def _verdict(
             f"{plural} {named} left no record and may have died; the others were in {where}",
             missing[0],
         )
-    if not unfinished:
+    if not held:
         return f"no rank is behind: all have ended {where}", None
-    if len(unfinished) < len(ranks):
-        # Whoever has ended has all it needs, so those who have not wait for a rank that has not sent yet, or for a link.
-        done = ", ".join(str(r) for r in sorted(set(ranks) - unfinished))
-        late = _awaited(unfinished, rows)
-        return (
-            f"rank {late} fell behind first, in {where}: others wait for it; rank {done} has ended that call",
-            late,
-        )
-    late = _awaited(unfinished, rows)
-    return f"rank {late} fell behind first, in {where}: others wait for it", late
+    # Ranks that have ended the earliest call have all they need, so the others wait for a rank among themselves, or for a link.
+    late, silent = _awaited(ranks, held, rows)
+    why = "it did not answer" if silent else "others wait for it"
+    ended = ", ".join(str(rank) for rank in sorted(set(ranks) - set(held)))
+    rest = f"; rank {ended} has ended that call" if ended else ""
+    return f"rank {late} fell behind first, in {where}: {why}{rest}", late
 
 
-def _awaited(among: set[int], rows: list[dict[str, Any]]) -> int:
-    """Who holds up the others: follow who waits for whom to a rank that waits for none, else the one that came last."""
+def _awaited(
+    ranks: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]],
+    among: Sequence[int],
+    rows: list[dict[str, Any]],
+) -> tuple[int, bool]:
+    """The rank that holds up the others, and whether they say that it did not answer.
+
+    In this order: the rank that errors name; the one that others wait for and that waits for none; the one that most ranks wait
+    for; the one that entered last.
+    """
+    errors = [group["calls"][-1]["error"] for _, group in ranks.values() if group["calls"]]
+    found = [re.search(r"\brank (\d+) did not answer", error) for error in errors]
+    named = [int(one[1]) for one in found if one]
+    members = next(iter(ranks.values()))[1]["members"]
+    silent = [members[rank] for rank in named if rank < len(members) and members[rank] in among]
+    if silent:
+        return max(sorted(set(silent)), key=silent.count), True
     waits = {row["rank"]: [r for r in row["waits_for"] if r in among] for row in rows}
-    asked = {peer for rank in among for peer in waits[rank]}
-    free = [rank for rank in sorted(among) if rank in asked and not waits[rank]]
-    if free:
-        return free[0]
+    votes = {rank: sum(rank in waits[other] for other in among) for rank in among}
+    if free := [rank for rank in among if votes[rank] and not waits[rank]]:
+        return free[0], False
     entered = {row["rank"]: row["entered_s"] for row in rows}
-    return max(sorted(among), key=lambda rank: entered[rank])
+    return max(among, key=lambda rank: (votes[rank], entered[rank])), False
 
 
 def _disagreement(
@@ -394,7 +472,7 @@ def _disagreement(
     calls: dict[int, dict[int, str]] = {}
     for rank, (_, group) in ranks.items():
         for call in group["calls"]:
-            calls.setdefault(call["seq"], {})[rank] = _what(call)
+            calls.setdefault(call["seq"], {})[rank] = call_words(call)
     for seq in sorted(calls):
         said = calls[seq]
         if len(set(said.values())) > 1:
@@ -408,7 +486,8 @@ def _disagreement(
     return None
 
 
-def _what(call: Mapping[str, Any]) -> str:
+def call_words(call: Mapping[str, Any]) -> str:
+    """A recorded call in words: kind, size, type and operation."""
     op = f" ({call['op']})" if "reduce" in call["kind"].replace("-", "_") else ""
     return f"{call['kind'] or 'a collective'} of {format_size(call['bytes'])} {call['dtype']}{op}"
 

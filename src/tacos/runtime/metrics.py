@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tacos._support.log import LOG as TACOS
+from tacos._support.variables import read
 from tacos.runtime.healing.notices import COUNTS
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.flight import Recorder
 
-__all__ = ["Source", "prometheus", "serve", "watched"]
+__all__ = ["Source", "local_rank", "prometheus", "serve", "watched"]
 
 LOG = TACOS.getChild("metrics")
 PREFIX = "tacos_rank"
@@ -134,6 +136,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Requests are not worth a line."""
+
+
+def local_rank(environ: Mapping[str, str] | None = None) -> int:
+    """The number of this process among those of its host, as its launcher says it; 0 where none does.
+
+    Raises:
+        ValueError: The launcher's variable is no number.
+
+    >>> local_rank({"LOCAL_RANK": "3"}), local_rank({})
+    (3, 0)
+    """
+    env = os.environ if environ is None else environ
+    name = "LOCAL_RANK" if env.get("LOCAL_RANK") else "TACOS_LOCAL_RANK"
+    text = (read(name, env) if name.startswith("TACOS_") else env[name]) or "0"
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{name} is {text!r}; it must be this rank's number on its host, from 0")
+    return int(text)
 
 
 def serve(where: str, local_rank: int = 0) -> int:

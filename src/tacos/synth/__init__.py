@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos.errors import nearest
-from tacos.synth import baselines, forest, greedy, milp, symmetric
+from tacos.synth import baselines, exchange, forest, greedy, milp, symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -26,6 +26,7 @@ ENGINES: dict[str, Engine] = {
         symmetric.ENGINE,
         forest.ENGINE,
         greedy.ENGINE,
+        exchange.ENGINE,
         milp.ENGINE,
         *baselines.RECORDS,
     )

@@ -96,6 +96,10 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
     speed = topology.link_bandwidth_Bps.astype(float)
     for given in faults:
         text = given if isinstance(given, str) else ""
+        if isinstance(given, str) and not re.search("(^|,)(link|npu|nic)=", given):
+            raise ValueError(
+                f"a fault of a training step needs link=, npu= or nic=, as in nic=3 or link=0-1,slowdown=4; got {given!r}"
+            )
         if text.startswith("nic="):
             where, _, rest = text[4:].partition(",")
             npu = nodes.npu(int(where) if where.isdecimal() else where)

@@ -10,6 +10,7 @@ from tacos.view.charts import Series, bars, heat_map, lines, stack, stacked_bars
 from tacos.view.comparison import comparison_tables, picture, remarks, write_csv
 from tacos.view.design import design_picture, design_tables, rows_csv
 from tacos.view.draw import draw
+from tacos.view.flight_pages import flight_page, write_flight_page
 from tacos.view.heat import heat_picture, heat_text
 from tacos.view.page import page, write_page
 from tacos.view.rings import judgement_picture, ring_picture
@@ -35,6 +36,7 @@ __all__ = [
     "design_picture",
     "design_tables",
     "draw",
+    "flight_page",
     "heat_map",
     "heat_picture",
     "heat_text",
@@ -57,6 +59,7 @@ __all__ = [
     "sweep_table",
     "timeline_page",
     "write_csv",
+    "write_flight_page",
     "write_page",
     "write_step_page",
     "write_steps",

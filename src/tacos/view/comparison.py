@@ -204,7 +204,8 @@ def _bars(result: Comparison, name: str) -> str:
         title=_title(result, name, size=True),
         mark=(limit, "bound") if limit else None,
         notes=[
-            format_time(c.figures.time_s) + (f", {100 * share:.1f} % of the bound" if share else "")
+            format_time(c.figures.counted_s)
+            + (f", {100 * share:.1f} % of the bound" if share else "")
             for c, share in zip(result.solved, shares, strict=True)
             if c.figures
         ],

@@ -247,14 +247,14 @@ def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
 
 
 def _owner(name: str) -> str:
-    """What stands before the last slash of a node's name: the name of its box."""
-    return name.rpartition("/")[0]
+    """What stands before the last slash of a node's name: the name of its box. A name without a slash stands for itself."""
+    return name.rpartition("/")[0] or name
 
 
 def _box_names(topology: Topology) -> list[str]:
-    """The boxes that the names of NPUs tell, in order; empty where not all do."""
-    found = dict.fromkeys(_owner(name) for name in topology.names[: topology.npus])
-    return [] if "" in found else list(found)
+    """The boxes that the names of NPUs tell, in order; empty where no name tells one."""
+    names = topology.names[: topology.npus]
+    return list(dict.fromkeys(map(_owner, names))) if any("/" in name for name in names) else []
 
 
 def _joined_by_faster_links(topology: Topology) -> Ints | None:
@@ -346,6 +346,7 @@ class _Racks:
     def __init__(self, topology: Topology, box: Ints, names: list[str]) -> None:
         self.npus, self.boxes = topology.npus, int(box.max()) + 1
         self.names = names
+        self.lone = {name for name in topology.names[: topology.npus] if "/" not in name}
         self.near = _Neighbours.of(topology)
         self.tier = _tiers(topology, self.near)
         self.xy = np.zeros((topology.nodes, 2))
@@ -359,8 +360,8 @@ class _Racks:
             homes = {int(home[node]) for node in self._lower(switch)}
             home[switch] = homes.pop() if len(homes) == 1 else -1
             if names:  # they say it
-                owner = _owner(topology.names[switch])
-                home[switch] = names.index(owner) if owner in names else -1
+                box_name, slash, _ = topology.names[switch].rpartition("/")
+                home[switch] = names.index(box_name) if slash and box_name in names else -1
             (self.outer if home[switch] < 0 else self.own[home[switch]]).append(switch)
         src, dst = topology.link_src, topology.link_dst
         self.direct = bool(((home[src] == home[dst]) & (np.maximum(src, dst) < self.npus)).any())
@@ -379,7 +380,7 @@ class _Racks:
             self.xy[nodes] += seats[b] - ((left + right) / 2, 0)
             if self.outer and seats[b, 1] > 0:  # links to the top pass between columns
                 self.lanes[self.members[b], 0] = 0.5
-            if self.names or (self.boxes > 1 and not self._is_leaf_group(b)):
+            if self._is_framed(b):
                 (x, y), reach = seats[b], (right - left) / 2
                 label = self.names[b] if self.names else f"{word} {b}"
                 frames.append(Frame(x - reach, y + upper, x + reach, y + lower, label))
@@ -415,6 +416,11 @@ class _Racks:
     def _has_uplink(self, switch: int) -> bool:
         return bool((self.near[switch] >= self.npus).any())
 
+    def _is_framed(self, box: int) -> bool:
+        if self.names:  # an NPU that stands for itself needs no frame with its name
+            return self.names[box] not in self.lone
+        return self.boxes > 1 and not self._is_leaf_group(box)
+
     def _is_leaf_group(self, box: int) -> bool:
         """Whether a box is only the NPUs under one leaf switch of a larger fabric."""
         own = self.own[box]
@@ -437,9 +443,10 @@ class _Racks:
         """Place a box around x = 0, its top row at y = 0; returns left, top, right and bottom."""
         xy, members, own = self.xy, self.members[box], self.own[box]
         if self.direct:
-            # Turned a little, so that no two NPUs of a circle are above one another.
+            # An even circle is turned a little, so that no two of its NPUs are above one another.
             regular = len(inside) > 1 or (inside and inside[0][0] in _GRID_KINDS)
-            local = _nest(inside) if regular else _circle(len(members), 0.25 / len(members))
+            turn = 0.0 if len(members) % 2 else 0.25 / len(members)
+            local = _nest(inside) if regular else _circle(len(members), turn)
             xy[members] = local - [(local[:, 0].min() + local[:, 0].max()) / 2, local[:, 1].min()]
             if regular:  # links to switches pass between columns
                 self.lanes[members, 0] = np.where(xy[members, 1] > 0.6, 0.5, 0.0)

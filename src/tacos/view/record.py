@@ -210,7 +210,7 @@ def _widths(network: Topology) -> NDArray[np.float64]:
     """How wide each link is drawn: 1 for the fastest, growing with the logarithm of its bandwidth."""
     speed = np.log2(network.link_bandwidth_Bps)
     below = speed.max(initial=0.0) - speed
-    return np.asarray(np.maximum(1 - 0.16 * below, 0.25))
+    return np.asarray(np.maximum(1 - 0.25 * below, 0.25))
 
 
 def _banner(trace: Trace) -> str:

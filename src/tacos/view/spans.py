@@ -18,13 +18,20 @@ from tacos.workload import COLL, COMMS, RECV, SEND
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from tacos._core import Workload
 
-__all__ = ["collective_key", "span_columns", "span_record", "timeline_page", "write_timeline_page"]
+__all__ = [
+    "collective_key",
+    "lanes",
+    "span_columns",
+    "span_record",
+    "timeline_page",
+    "write_timeline_page",
+]
 
 _MOST = 400_000
 """Spans of a page; of a longer timeline some ranks are chosen, evenly."""
@@ -92,7 +99,7 @@ def span_columns(
     streams = _streams(line, rows, labels)
     category = _categories(line, rows, labels)
     after = _after(line)
-    lane, names = _lanes(w.rank[rows], streams, line.begin_ps[rows], line.end_ps[rows])
+    lane, names = lanes(w.rank[rows], streams, line.begin_ps[rows], line.end_ps[rows])
     order = np.lexsort((line.begin_ps[rows], lane, w.rank[rows]))
     place = np.full(w.nodes + 1, -1, np.int64)
     place[rows[order]] = np.arange(len(order))
@@ -162,7 +169,7 @@ def _after(line: Timeline) -> NDArray[np.int64]:
     return last
 
 
-def _lanes(
+def lanes(
     rank: NDArray[Any], streams: list[str], begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[str]]:
     """The row of each span within its rank, and the names of the rows; spans of a row do not overlap."""
@@ -203,7 +210,36 @@ def span_record(
     after: NDArray[np.int64],
     views: NDArray[np.int64],
     time_ps: int,
+    headline: str = "",
+    looks: Mapping[str, tuple[str, bool]] | None = None,
+    marked: Sequence[int] = (),
+    details: Sequence[Sequence[tuple[str, str]]] = (),
 ) -> Record:
+    """The columns of spans that are sorted by rank, stream and time.
+
+    Args:
+        title: What to call the timeline.
+        summary: Names and words for the panel.
+        notes: Sentences above the picture.
+        ranks: The number of ranks of the job.
+        shown: The ranks in the picture.
+        streams: The names of the rows of a rank.
+        rank: Per span, its rank.
+        stream: Per span, its row.
+        begin_ps: Per span, when it begins.
+        end_ps: Per span, when it ends.
+        labels: Per span, its name.
+        categories: Per span, what its colour stands for.
+        bytes: Per span, its size; 0 for none.
+        members: Per span, the number of ranks in its group; 0 for none.
+        after: Per span, the span it waited for last, or -1.
+        views: Per span, the view that shows its collective, or -1.
+        time_ps: The end of the picture.
+        headline: The one sentence that the page begins with.
+        looks: Per category, a colour of the theme and whether it is hatched; by default colours in order.
+        marked: Ranks whose rows stand out.
+        details: Per span, more names and words for the panel.
+    """
     tick = max(1, -(-time_ps // _LARGEST))
     names = {name: k for k, name in enumerate(dict.fromkeys(labels))}
     busy: dict[str, int] = {}
@@ -212,8 +248,12 @@ def span_record(
     kept = sorted(busy, key=lambda name: -busy[name])
     if len(kept) > _CATEGORIES:
         kept = [*kept[: _CATEGORIES - 1], "other"]
+    if looks is not None:  # in the order of the looks, whatever takes longer
+        kept = [name for name in looks if name in busy]
     colour = {name: k for k, name in enumerate(kept)}
     begin = begin_ps // tick
+    said: dict[tuple[tuple[str, str], ...], int] = {}
+    detail = [said.setdefault(tuple(one), len(said)) for one in details]
     facts = {
         "title": title,
         "time_s": time_ps * 1e-12,
@@ -226,6 +266,10 @@ def span_record(
         "summary": [list(pair) for pair in summary],
         "opens": [],
         "notes": notes,
+        "headline": headline,
+        "looks": [list(looks[name]) for name in kept] if looks else [],
+        "marked": list(marked),
+        "details": [[list(pair) for pair in one] for one in said],
     }
     columns: dict[str, NDArray[Any]] = {
         "span_rank": rank.astype(np.uint32),
@@ -239,6 +283,8 @@ def span_record(
         "span_after": after.astype(np.int32),
         "span_view": views.astype(np.int32),
     }
+    if detail:
+        columns["span_detail"] = np.array(detail, np.uint32)
     return Record(facts, columns)
 
 

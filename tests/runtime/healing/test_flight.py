@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import time
+import weakref
 
 import pytest
 
@@ -18,6 +19,7 @@ from tacos.runtime.carriers import Call
 from tacos.runtime.flight import Recorder, load, postmortem, record_to
 from tests.support.rank_jobs import TIMEOUT_S
 from tests.support.ranks import Ranks
+from tests.support.viewer_pages import timelines
 
 
 def call(seq, state="done", kind="all-reduce", size=4_000_000, begin=0.0, needs=(), waited=None):
@@ -76,6 +78,42 @@ def test_where_all_wait_in_a_circle_it_is_the_last_that_came():
         ]
     )
     assert found.culprit == 1
+
+
+def test_of_ranks_in_the_earliest_call_it_is_the_one_that_did_not_answer():
+    """Rank 2 was stopped in call 5, which 0 and 1 wait in; 1 entered last. Rank 3 has ended that call."""
+    failed = {"error": "CommunicationError: rank 2 did not answer for 6 s in all-reduce"}
+    members = (0, 1, 2, 3)
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "failed", needs=[(2, "")], begin=1.0) | failed, members=members),
+            dumped(1, call(5, "failed", needs=[(2, "")], begin=3.0) | failed, members=members),
+            dumped(2, call(5, "failed", needs=[(0, ""), (1, "")], begin=2.0), members=members),
+            dumped(3, call(6, "failed", needs=[(0, "")], begin=4.0), members=members),
+        ]
+    )
+    assert found.culprit == 2
+    assert found.verdict.endswith("it did not answer; rank 3 has ended that call")
+
+
+def test_without_errors_it_is_the_one_that_most_ranks_wait_for():
+    """0 and 1 wait for 2, and 2 for 0; 1 entered last."""
+    [found] = postmortem(
+        [
+            dumped(0, call(5, "running", needs=[(2, "")], begin=1.0)),
+            dumped(1, call(5, "running", needs=[(2, "")], begin=3.0)),
+            dumped(2, call(5, "running", needs=[(0, "")], begin=2.0)),
+        ]
+    )
+    assert found.culprit == 2
+
+
+def test_a_rank_that_died_is_to_blame_though_others_are_in_different_calls():
+    [found] = postmortem(
+        [dumped(0, call(6, "failed", needs=[(1, "")])), dumped(2, call(7, "failed"))]
+    )
+    assert found.culprit == 1
+    assert found.missing == [1]
 
 
 def test_ranks_that_make_different_calls_disagree():
@@ -144,6 +182,15 @@ def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsy
     [found] = json.loads(capsys.readouterr().out)
     assert found["culprit"] == 1
     assert [row["call"] for row in found["rows"]] == [6, 5, 6]
+    page = tmp_path / "flight.html"
+    assert main(["view", "--json", *files, "-o", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["culprit"] == 1
+    [(facts, columns)] = timelines(page.read_text())
+    assert facts["headline"] == found["verdict"].replace("rank", "Rank", 1)
+    states = [facts["categories"][k] for k in columns["span_category"]]
+    assert states == ["done"] * 5 + ["failed"] + ["done"] * 5 + ["never started"] + ["done"] * 5 + [
+        "failed"
+    ]
     waiting = load(tmp_path / "rank2.flight.json")["groups"][0]["calls"][-1]
     assert waiting["state"] == "failed"
     assert any(text.endswith("waits to receive from rank 1") for _, text in waiting["needs"])
@@ -183,20 +230,30 @@ def test_a_record_with_a_wrong_value_is_refused(tmp_path, capsys, place, value):
     assert "x.flight.json is not a whole flight record" in capsys.readouterr().err
 
 
+def test_a_record_of_no_group_says_so(tmp_path, capsys):
+    file = tmp_path / "rank0.flight.json"
+    file.write_text(json.dumps({"format": "tacos-flight", "version": 1, **dumped(0), "groups": []}))
+    assert main(["info", str(file)]) == 0
+    assert "no group of ranks" in capsys.readouterr().out
+
+
 @pytest.fixture
-def recorder():
-    yield (one := Recorder(0, [0, 1], list))
+def recorder(monkeypatch):
+    """The only one of this process, in which other tests may have left some."""
+    monkeypatch.setattr(flight, "_OPEN", weakref.WeakSet())
+    yield Recorder(0, [0, 1], list)
     record_to(None)
-    one.ring.clear()
 
 
 def test_a_record_that_cannot_be_written_does_not_hide_the_error(recorder, tmp_path, caplog):
     folder = tmp_path / "flight"
     record_to(str(folder))
     folder.rmdir()
-    entry = [1, 0, Call(0, 0, 4, "float32", "sum"), 1.0, 0.0, ""]
-    recorder.fail(entry, RuntimeError("the network is out"))  # raises nothing
-    assert entry[5] == "RuntimeError: the network is out"
+    call = Call(0, 0, 4, "float32", "sum")
+    recorder.fail(0, call, RuntimeError("the network is out"), None)  # raises nothing
+    [row] = recorder.content()["calls"]
+    assert (row["seq"], row["state"]) == (1, "failed")
+    assert row["error"] == "RuntimeError: the network is out"
     assert "cannot write its flight record" in caplog.text
 
 

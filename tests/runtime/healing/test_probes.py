@@ -7,10 +7,13 @@ import socket
 import struct
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from tacos.runtime.healing.judgement import Pair
+from tacos import topology as tp
+from tacos.runtime.healing.calls import Healer
+from tacos.runtime.healing.judgement import Belief, Pair, Report
 from tacos.runtime.healing.probes import Prober, _tried
 
 _SIZE = 64 << 10
@@ -33,6 +36,17 @@ def slow_probe(prober: Prober, seconds: float) -> float:
             way.sendall(bytes(_SIZE // 16))
         (speed,) = struct.unpack("!d", way.recv(8))
         return float(speed)
+
+
+def test_what_probes_have_shown_is_told_once(prober):
+    """Else a speed of long ago would count at every later meeting, though nothing had followed from it."""
+    healer = object.__new__(Healer)
+    network = tp.ring(2)
+    vars(healer).update(_network=network, _prober=prober, belief=Belief(), _slow_ranks=[])
+    vars(healer)["_algorithms"] = SimpleNamespace(npus=[0, 1])
+    prober.news[Pair(0, 1)] = 1e9
+    healer._follow([Report(), Report()])
+    assert prober.news == {}
 
 
 def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober):

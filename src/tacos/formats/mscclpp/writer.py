@@ -98,6 +98,8 @@ def write(
     ):
         if value is not None and value < 1:
             raise ValueError(f"{option} must be a positive number; got {value}")
+    if box is not None and program.ranks % box:
+        raise ValueError(f"box must divide the {program.ranks} GPUs; got {box}")
     unit = None if pipeline is None else units.size_bytes(pipeline)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**31):
         raise ValueError(f"pipeline is {unit} B; it must be a multiple of 16 below 2^31")

@@ -92,9 +92,15 @@ class Carrier(ABC):
     """Called at the end of a call in which a carrier that watches its links has noticed something (1), or all ranks
     have learned that they are to meet (2), or both (3)."""
 
+    records: bool = False
+    """Whether it keeps its last calls itself, as ``calls`` and ``count`` of its figures; otherwise the communicator does."""
+
     def figures(self) -> dict[str, Any]:
-        """What the carrier counts: ``links``, ``peers``, ``calls`` and ``away_s``, or nothing; from any thread."""
+        """What the carrier counts: ``links``, ``peers``, ``calls``, ``count`` and ``away_s``, or nothing; from any thread."""
         return {}
+
+    def hide(self, number: int) -> None:  # noqa: B027, a default that does nothing
+        """Leave calls of the algorithm with this number out of ``count``, since they are no collectives of the job."""
 
     @property
     def broken(self) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import json
@@ -72,9 +73,12 @@ class Tcp(Carrier):
     ) -> None:
         self.rank, self.size = rendezvous.rank, rendezvous.size
         self.timeout = min(timeout, LONGEST_S)
-        self._endpoint = Endpoint(self.rank, self.timeout, _REPORT_S, _say_who_is_missing)
+        self._endpoint = Endpoint(
+            self.rank, self.size, self.timeout, _REPORT_S, _say_who_is_missing
+        )
         mine = _Card("", f"tacos-{secrets.token_hex(16)}", secrets.token_hex(16))
         self._routes: dict[int, list[str]] = {}
+        self._ways_back: list[list[str]] = []  # where each peer reaches this rank
         host, listeners = "", []
         try:
             try:
@@ -122,13 +126,17 @@ class Tcp(Carrier):
             place = (host, listeners[-1].getsockname()[1])
         except OSError as failed:
             error = f"cannot listen at {host}: {failed}"
-        answers = rendezvous.exchange("addresses", msgspec.json.encode([*place, error]))
+        mine = [*place, error, self._routes]
+        answers = rendezvous.exchange("addresses", msgspec.json.encode(mine))
         places = []
         for rank, answer in enumerate(answers):
-            peer_host, port, error = msgspec.json.decode(answer, type=tuple[str, int, str])
+            peer_host, port, error, routes = msgspec.json.decode(
+                answer, type=tuple[str, int, str, dict[int, list[str]]]
+            )
             if error:
                 raise CommunicationError(f"rank {rank} {error}")
             places.append((peer_host, port))
+            self._ways_back.append(routes.get(self.rank, []))
         return places
 
     @property
@@ -142,6 +150,12 @@ class Tcp(Carrier):
         self._connect(share)
         return _Connected(self, share, number)
 
+    records = True
+
+    def hide(self, number: int) -> None:
+        """Count no calls of the algorithm with this number."""
+        self._endpoint.hide(number)
+
     def watch(self, number: int, doing: str) -> str:
         """Why some rank will not come to prepare an algorithm, or nothing."""
         return self._endpoint.watch(number, doing)
@@ -153,6 +167,7 @@ class Tcp(Carrier):
             "links": endpoint.links(),
             "peers": endpoint.peers(),
             "calls": endpoint.calls(),
+            "count": endpoint.listed,
             "away_s": endpoint.away_s,
         }
 
@@ -196,23 +211,20 @@ class Tcp(Carrier):
         return self.size == 1 or (bool(own) and own == self._cards[peer].machine)
 
     def _connect(self, execution: RankExecutor) -> None:
-        """Connect to all this rank sends to, then wait for those it receives from.
+        """Connect to all peers with a greater number, then wait for the others.
 
-        Every rank accepts in a thread of its own, so none waits in a circle.
+        A connection serves both ways. Every rank accepts in a thread of its own, so none waits in a circle.
         """
         deadline = time.monotonic() + self.timeout
-        for peer, channel in execution.sends_to:
-            if not self._endpoint.has(peer, channel, outgoing=True):
-                connection = self._dial(peer, channel, deadline)
-                self._endpoint.add(peer, channel, True, connection.detach())
-        missing = {
-            port
-            for port in execution.receives_from
-            if not self._endpoint.has(*port, outgoing=False)
-        }
+        ports = {*execution.sends_to, *execution.receives_from}
+        missing = {port for port in ports if not self._endpoint.has(*port)}
+        for peer, channel in sorted(port for port in missing if port[0] > self.rank):
+            connection = self._dial(peer, channel, deadline)
+            self._endpoint.add(peer, channel, connection.detach())
+            missing.discard((peer, channel))
         while missing:
             peer, channel, connection = self._answer(missing, deadline)
-            self._endpoint.add(peer, channel, False, connection.detach())
+            self._endpoint.add(peer, channel, connection.detach())
             missing.discard((peer, channel))
 
     def _dial(self, peer: int, channel: int, deadline: float) -> socket.socket:
@@ -234,6 +246,8 @@ class Tcp(Carrier):
             connection = None
             try:
                 connection = socket.socket(family, socket.SOCK_STREAM)
+                if not local:
+                    self._bind(connection, peer, channel)
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
                 connection.connect(address)
                 dial(connection, self._key, words, deadline)
@@ -251,6 +265,15 @@ class Tcp(Carrier):
                 pause = min(0.1, 2 * pause)
             else:
                 return connection
+
+    def _bind(self, connection: socket.socket, peer: int, channel: int) -> None:
+        """Begin at the address at which the peer would reach this rank, so that its data take the way it has chosen."""
+        hosts = self._ways_back[peer] or [read("TACOS_HOST") and self._places[self.rank][0]]
+        if host := hosts[channel % len(hosts)]:
+            with contextlib.suppress(OSError):  # not an address of this machine: any will do
+                family, address = resolve(host, 0)
+                if family == connection.family:
+                    connection.bind(address)
 
     def _retry(self, error: OSError) -> bool:
         """Whether to dial again: not where nothing listens, and not if a rank has failed."""

@@ -226,6 +226,7 @@ class Healer:
 
     def _follow(self, reports: list[Report]) -> None:
         verdict = judged(self._network, self._algorithms.npus, self.belief, reports)
+        self._prober.forget()
         if verdict.slow_ranks != self._slow_ranks:
             self._slow_ranks = verdict.slow_ranks
             for rank in verdict.slow_ranks:

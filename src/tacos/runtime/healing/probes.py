@@ -84,6 +84,11 @@ class Prober:
             self._targets = {pair: rest for pair, *rest in targets}  # type: ignore[misc]
             self.news.clear()
 
+    def forget(self) -> None:
+        """Forget the speeds that probes have shown, since the ranks have heard of them."""
+        with self._lock:
+            self.news.clear()
+
     def spare(self, busy: set[Pair]) -> None:
         """Probe these links less often, since data move over them."""
         self._busy = busy

@@ -47,8 +47,9 @@ _BATCH = 64
 _REFUSAL = bytes(_PROOF)
 """Sent instead of a proof: the other end has answered, but wrongly. A connection that is only closed may be dialed again."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
+_NO_MEMORY = (errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S = 0.05
-"""After an accept that failed for want of descriptors: the kernel would report the same again at once."""
+"""After an accept that failed for want of descriptors or memory: the kernel would report the same again at once."""
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -177,6 +178,8 @@ class Acceptor:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._make_room()
+            elif error.errno in _NO_MEMORY:
+                time.sleep(_PAUSE_S)
             return False  # none, or the other end has gone again
         if not _same_user(connection):
             connection.close()

@@ -29,6 +29,8 @@ _LARGEST = 1 << 28
 _LONGEST_NAME = 1 << 12
 _REFUSED_S = 1.0
 """How long a rank dials again after a wrong token: another job may have listened there."""
+_STALE_S = 90.0
+"""The same where the token is in a file: network file systems show what a file held before for up to a minute."""
 _LOOK_S = 0.5
 """How long a rank waits for others before it looks around."""
 
@@ -75,6 +77,7 @@ class TcpRendezvous:
         self.while_waiting: Callable[[], str] = str
         self._timeout = min(timeout, LONGEST_S)
         self._token = token if callable(token) else lambda: token
+        self._doubt_s = _STALE_S if callable(token) else _REFUSED_S
         self.secret = ""
         self._peers: dict[int, socket.socket] = {}
         if size == 1:
@@ -180,7 +183,7 @@ class TcpRendezvous:
     def _arrive(self, host: str, port: int) -> socket.socket:
         """Connect to rank 0, which may still have to start; another job may listen there meanwhile."""
         deadline = time.monotonic() + self._timeout
-        pause, refused = 0.01, Doubt(_REFUSED_S)
+        pause, refused = 0.01, Doubt(self._doubt_s)
         while True:
             connection = None
             try:

@@ -1,8 +1,8 @@
 // The panel beside the picture: what is selected, in words. Buttons in it select and go to moments.
 
-import { ringColour } from "./network.js";
 import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
+import { ringColour } from "./theme.js";
 /** @import { Facts, Kind, PathRow, Pick, TreeRow, View } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
@@ -321,7 +321,7 @@ export function compare([a, b]) {
     ["network", ...texts((run) => run.facts.title)],
   ];
   const tags = [a, b].map((run, k) => {
-    const name = escaped(run.facts.name);
+    const name = escaped(run.facts.name).replaceAll(".", "<wbr>."); // a long one breaks before its ending
     return `<th><b class="tag ${"ab"[k]}">${"AB"[k]}</b> ${name}</th>`;
   });
   const body = rows

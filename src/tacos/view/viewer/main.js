@@ -14,6 +14,7 @@ const DURATION = 20; // seconds that a run takes at speed 1
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const LETTERS = "AB";
 const MOST_NAMES = 4000; // that Find completes
+const CAPTION = 30; // pixels above a network
 
 /**
  * The element with an id, which viewer.html has.
@@ -487,6 +488,7 @@ export class Viewer {
   }
   draw() {
     const look = { colours: this.colours, path: this.path, rings: this.view.rings, ring: this.ring };
+    this.stack();
     this.views.forEach((view) =>
       view.draw(Math.min(this.seconds / view.run.tick, view.run.end), this.pick, look),
     );
@@ -503,6 +505,15 @@ export class Viewer {
       ? `${count(hidden)} of the moving chunks are not drawn; zoom in to see them.`
       : "";
     this.drawPanel(look);
+  }
+
+  /** Two wide networks are larger one above the other. */
+  stack() {
+    if (this.views.length < 2) return;
+    const { clientWidth: wide, clientHeight: high } = $("networks");
+    /** @param {number} w @param {number} h */
+    const least = (w, h) => Math.min(...this.views.map((view) => view.scaleFor(w, h - CAPTION).least));
+    document.body.classList.toggle("stacked", least(wide, high / 2) > 1.2 * least(wide / 2, high));
   }
 
   /**

@@ -1,149 +1,22 @@
 // The network as a picture: nodes, links in the colour of how busy they are, chunks on their way.
 
+import { BAR, ELBOW, LINE, Plan } from "./plan.js";
 import { REDUCE } from "./run.js";
-import { fitted } from "./theme.js";
+import { fitted, ringColour } from "./theme.js";
 /** @import { Colours, Look, Pick, TreeRow } from "./types.d.ts" */
-/** @import { Run } from "./run.js" */
 
-const LINE = 0,
-  ELBOW = 2;
-const BAR = 0.36; // height of a switch drawn as a bar, in units of the layout
 const MOST_DOTS = 15000;
 const PIES = 1500; // NPUs up to which each shows its share as a pie
-const LARGEST = 56; // radius of an NPU, in pixels
 const SMALLEST = 10; // font, in pixels; smaller labels are left out
 
-// Colours that differ in hue and lightness, on light and on dark paper.
-const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
-
-export class NetworkView {
+export class NetworkView extends Plan {
   /** @type {CanvasRenderingContext2D} */
   context;
   /** @type {Colours} */
   colours;
-  width = 0;
-  height = 0;
-  radius = 0; // of an NPU, in pixels
-  wide = 0; // of a link, in pixels
   longest = [0, 0]; // pixels of the longest number and name, in the smallest font
   dotsHidden = 0;
   dotsShown = 0;
-
-  /** @param {HTMLCanvasElement} canvas @param {Run} run */
-  constructor(canvas, run) {
-    this.canvas = canvas;
-    this.run = run;
-    const c = run.columns;
-    this.nodes = c.drawn_node;
-    this.links = c.drawn_link;
-    this.xy = c.node_xy;
-    this.half = c.node_half;
-    this.points = c.link_points;
-    this.kind = c.link_kind;
-    this.placeOfNode = new Map(Array.from(this.nodes, (node, k) => [node, k]));
-    this.placeOfLink = new Map(Array.from(this.links, (link, k) => [link, k]));
-    this.zoom = { scale: 1, tall: 1, x: 0, y: 0, free: false };
-    this.box = this.extent();
-    this.rims = new Float32Array(2 * this.links.length);
-    this.rimsKey = "";
-    this.widths = [...new Set(this.run.columns.link_wide)];
-  }
-
-  extent() {
-    const box = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
-    /** @param {number} x @param {number} y */
-    const add = (x, y) => {
-      box.left = Math.min(box.left, x);
-      box.right = Math.max(box.right, x);
-      box.top = Math.min(box.top, y);
-      box.bottom = Math.max(box.bottom, y);
-    };
-    const air = this.run.facts.radius * 1.5 * (this.run.facts.elastic > 1 ? 0.8 : 1);
-    for (let k = 0; k < this.nodes.length; k++) {
-      add(this.xy[2 * k] - this.half[k] - air, this.xy[2 * k + 1] - air);
-      add(this.xy[2 * k] + this.half[k] + air, this.xy[2 * k + 1] + air);
-    }
-    for (let i = 0; i < this.points.length; i += 2) add(this.points[i], this.points[i + 1]);
-    for (const [left, top, right, bottom] of this.run.facts.frames) (add(left, top), add(right, bottom));
-    return box;
-  }
-
-  /** Per link, the shares of its way that lie under the nodes at its ends: chunks move in between. */
-  margins() {
-    const { rims } = this;
-    const key = `${this.zoom.tall} ${this.radius / this.zoom.scale}`;
-    if (key === this.rimsKey) return;
-    this.rimsKey = key;
-    const radius = this.radius / this.zoom.scale,
-      { tall } = this.zoom;
-    for (let k = 0; k < this.links.length; k++) {
-      const p = this.points,
-        at = 8 * k;
-      const stops = this.kind[k] === ELBOW ? [0, 2, 4, 6] : [0, 6];
-      let length = 0;
-      for (let i = 1; i < stops.length; i++) {
-        const a = at + stops[i - 1],
-          b = at + stops[i];
-        length += Math.hypot(p[b] - p[a], (p[b + 1] - p[a + 1]) * tall);
-      }
-      [this.run.src, this.run.dst].forEach((ends, side) => {
-        const bar = this.half[this.placeOfNode.get(ends[this.links[k]]) ?? -1] > 0;
-        rims[2 * k + side] = Math.min((bar ? BAR / 2 : radius) / Math.max(length, 1e-9), 0.4);
-      });
-    }
-  }
-
-  // --- zoom and pan
-
-  fit() {
-    this.zoom.free = false;
-  }
-  /** @param {number} width @param {number} height */
-  aim(width, height) {
-    if (this.zoom.free) return;
-    const { left, top, right, bottom } = this.box;
-    const air = 16,
-      below = this.run.facts.frames.length ? 12 : 0; // names of boxes
-    const across = (width - 2 * air) / (right - left),
-      down = (height - 2 * air - below) / (bottom - top);
-    const most = LARGEST / this.run.facts.radius; // else links would lie beside the NPUs that they join
-    const least = Math.min(across, down, most);
-    const longer = this.run.facts.elastic;
-    const scale = Math.min(across, longer * least);
-    this.zoom.scale = scale;
-    this.zoom.tall = Math.min(down, longer * least) / scale;
-    this.zoom.x = width / 2 - (scale * (left + right)) / 2;
-    this.zoom.y = (height - below) / 2 - (scale * this.zoom.tall * (top + bottom)) / 2;
-  }
-  /** @param {number} factor */
-  zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
-    const zoom = this.zoom;
-    const scale = Math.min(Math.max(zoom.scale * factor, 0.5), 4000);
-    zoom.x = x - ((x - zoom.x) * scale) / zoom.scale;
-    zoom.y = y - ((y - zoom.y) * scale) / zoom.scale;
-    zoom.scale = scale;
-    zoom.free = true;
-  }
-  /** @param {number} dx @param {number} dy */
-  panBy(dx, dy) {
-    this.zoom.x += dx;
-    this.zoom.y += dy;
-    this.zoom.free = true;
-  }
-  /** @param {number} x */
-  px(x) {
-    return this.zoom.x + this.zoom.scale * x;
-  }
-  /** @param {number} y */
-  py(y) {
-    return this.zoom.y + this.zoom.scale * this.zoom.tall * y;
-  }
-  /** Pixels per unit of the layout, in the direction that has fewer. */
-  get unit() {
-    return this.zoom.scale * Math.min(1, this.zoom.tall);
-  }
-
-  // --- drawing
 
   /**
    * @param {number} tick the moment
@@ -153,14 +26,8 @@ export class NetworkView {
   draw(tick, pick, look) {
     const { context, width, height } = fitted(this.canvas);
     this.context = context;
-    this.width = width;
-    this.height = height;
     this.colours = look.colours;
     this.aim(width, height);
-    const radius = this.run.facts.radius * this.unit;
-    this.radius = Math.min(Math.max(radius, 1), LARGEST);
-    this.wide = Math.min(Math.max(this.run.facts.width * this.unit, 0.7), 8);
-    this.margins();
     context.fillStyle = look.colours.panel;
     context.fillRect(0, 0, width, height);
     this.drawFrames();
@@ -212,48 +79,6 @@ export class NetworkView {
       const [a, b, c, d, e, f] = points.subarray(at + 2, at + 8);
       context.bezierCurveTo(this.px(a), this.py(b), this.px(c), this.py(d), this.px(e), this.py(f));
     }
-  }
-
-  /**
-   * Where on a link's curve a share of the way is, in pixels.
-   * @param {number} k @param {number} share @returns {[number, number]}
-   */
-  along(k, share) {
-    const p = this.points,
-      at = 8 * k,
-      r = 1 - share;
-    /** @param {number} a @param {number} b @param {number} c @param {number} d @param {number} axis */
-    const mix = (a, b, c, d, axis) =>
-      a * p[at + axis] + b * p[at + 2 + axis] + c * p[at + 4 + axis] + d * p[at + 6 + axis];
-    /** @type {[number, number, number, number]} */
-    let weights;
-    if (this.kind[k] === LINE) weights = [r, 0, 0, share];
-    else if (this.kind[k] === ELBOW) {
-      const parts = [0, 2, 4].map((k) =>
-        Math.hypot(p[at + k + 2] - p[at + k], (p[at + k + 3] - p[at + k + 1]) * this.zoom.tall),
-      );
-      let gone = share * (parts[0] + parts[1] + parts[2]),
-        k = 0;
-      while (k < 2 && gone > parts[k]) gone -= parts[k++];
-      const within = parts[k] ? Math.min(gone / parts[k], 1) : 0;
-      weights = [0, 0, 0, 0];
-      weights[k] = 1 - within;
-      weights[k + 1] = within;
-    } else weights = [r * r * r, 3 * r * r * share, 3 * r * share * share, share * share * share];
-    return [this.px(mix(...weights, 0)), this.py(mix(...weights, 1))];
-  }
-
-  /** @param {number} k */
-  visible(k) {
-    const p = this.points,
-      at = 8 * k;
-    const xs = [p[at], p[at + 2], p[at + 4], p[at + 6]],
-      ys = [p[at + 1], p[at + 3], p[at + 5], p[at + 7]];
-    const x0 = this.px(Math.min(...xs)),
-      x1 = this.px(Math.max(...xs)),
-      y0 = this.py(Math.min(...ys)),
-      y1 = this.py(Math.max(...ys));
-    return x1 >= -9 && y1 >= -9 && x0 <= this.width + 9 && y0 <= this.height + 9;
   }
 
   /** @param {number} tick */
@@ -586,58 +411,4 @@ export class NetworkView {
       context.fillStyle = colours.ink;
       context.fillText(name, x, y + high / 2 + 8);
     }
-  }
-
-  /** What is under the pointer. @param {number} x @param {number} y @returns {Pick | null} */
-  hit(x, y) {
-    for (let k = this.nodes.length - 1; k >= 0; k--) {
-      const dx = Math.abs(x - this.px(this.xy[2 * k])),
-        dy = Math.abs(y - this.py(this.xy[2 * k + 1]));
-      const half = this.half[k] * this.zoom.scale;
-      const inside = half
-        ? dx <= half && dy <= Math.max(0.5 * BAR * this.unit, 7)
-        : Math.hypot(dx, dy) <= Math.max(this.radius, 4);
-      if (inside) return { kind: "npu", id: this.nodes[k] };
-    }
-    /** @type {Pick | null} */
-    let best = null,
-      distance = Math.max(this.wide, 5);
-    for (let k = 0; k < this.links.length; k++) {
-      if (!this.visible(k)) continue;
-      for (let step = 0; step <= 24; step++) {
-        const [px, py] = this.along(k, step / 24);
-        const away = Math.hypot(px - x, py - y);
-        if (away < distance) [best, distance] = [{ kind: "link", id: this.links[k] }, away];
-      }
-      const p = this.points,
-        at = 8 * k;
-      if (this.kind[k] === LINE) {
-        const away = toSegment(
-          x,
-          y,
-          this.px(p[at]),
-          this.py(p[at + 1]),
-          this.px(p[at + 6]),
-          this.py(p[at + 7]),
-        );
-        if (away < distance) [best, distance] = [{ kind: "link", id: this.links[k] }, away];
-      }
-    }
-    return best;
-  }
-}
-
-/** The colour of a ring, or of a category. @param {number} k */
-export function ringColour(k) {
-  return RINGS[k % RINGS.length];
-}
-
-/**
- * @param {number} x @param {number} y @param {number} ax @param {number} ay @param {number} bx
- * @param {number} by
- */
-function toSegment(x, y, ax, ay, bx, by) {
-  const length = (bx - ax) ** 2 + (by - ay) ** 2 || 1;
-  const share = Math.min(1, Math.max(0, ((x - ax) * (bx - ax) + (y - ay) * (by - ay)) / length));
-  return Math.hypot(x - ax - share * (bx - ax), y - ay - share * (by - ay));
-}
+  }}

@@ -8,6 +8,9 @@ const RAMPS = {
   dark: ["#2b3643", "#264b6e", "#27699c", "#3f8cc4", "#74b5e0", "#a6d4f3"],
 };
 
+// Colours that differ in hue and lightness, on light and on dark paper.
+const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
+
 /** @param {string} colour */
 function channels(colour) {
   return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
@@ -71,4 +74,9 @@ export function fitted(canvas) {
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return { context, width, height };
+}
+
+/** The colour of a ring, or of a category. @param {number} k */
+export function ringColour(k) {
+  return RINGS[k % RINGS.length];
 }

@@ -1,13 +1,12 @@
 // A timeline: ranks and their streams from top to bottom, time from left to right.
 
 import { count, escaped, moment, percent, size, time } from "./format.js";
-import { ringColour } from "./network.js";
 import { above } from "./run.js";
-import { colours, fitted, toggle } from "./theme.js";
+import { colours, fitted, ringColour, toggle } from "./theme.js";
 /** @import { Colours, TimelineColumns, TimelineFacts } from "./types.d.ts" */
 
 const BOTTOM = 22, // pixels of the axis
-  TALLEST = 26, // pixels of a row
+  TALLEST = 40, // pixels of a row
   SHORTEST = 5;
 
 /** @param {string} id */
@@ -57,11 +56,13 @@ export class TimelineView {
     document.body.classList.remove("many");
     $("title").textContent = this.facts.title;
     document.title = `${this.facts.title} – tacos`;
-    for (const id of ["banner", "headline", "clear"]) $(id).hidden = true;
+    for (const id of ["banner", "clear"]) $(id).hidden = true;
+    $("headline").textContent = this.facts.headline;
+    $("headline").hidden = !this.facts.headline;
     $("notes").textContent = this.facts.notes.join(" ");
     $("notes").hidden = !this.facts.notes.length;
     const keys = this.facts.categories.map(
-      (name, k) => `<span class="key"><i class="swatch" style="background:${ringColour(k)}"></i>${escaped(name)}</span>`,
+      (name, k) => `<span class="key"><i class="swatch" style="${this.swatch(k)}"></i>${escaped(name)}</span>`,
     );
     $("networks").innerHTML = `<figure><figcaption>${keys.join("")}</figcaption>
       <canvas tabindex="0" data-timeline="0" role="img" aria-label="what each rank does over time"></canvas></figure>`;
@@ -70,6 +71,15 @@ export class TimelineView {
     const words = [...this.facts.shown.map((one) => `rank ${one}`), ...this.facts.names];
     $("names").innerHTML = words.map((word) => `<option value="${escaped(word)}"></option>`).join("");
     $("path").hidden = true;
+  }
+
+  /** The style of a category's key. @param {number} k */
+  swatch(k) {
+    const look = this.facts.looks[k];
+    if (!look) return `background:${ringColour(k)}`;
+    const colour = `var(--${look[0]})`;
+    if (!look[1]) return `background:${colour}`;
+    return `border:1px solid ${colour};background:repeating-linear-gradient(135deg, ${colour} 0 1px, transparent 1px 4px)`;
   }
 
   listen() {
@@ -228,6 +238,10 @@ export class TimelineView {
   name(span) {
     return this.facts.names[this.columns.span_name[span]];
   }
+  /** What else is known of it. @param {number} span */
+  details(span) {
+    return this.facts.details[this.columns.span_detail?.[span] ?? -1] ?? [];
+  }
   /** @param {number} tick */
   words(tick) {
     return moment(tick * this.facts.tick_s, this.facts.time_s);
@@ -256,6 +270,13 @@ export class TimelineView {
         context.fillStyle = colours.line;
         context.fillRect(0, y, width, 1);
       }
+      const marked = this.facts.marked.includes(row.rank);
+      if (marked) {
+        context.fillStyle = colours.fault;
+        context.globalAlpha = 0.13;
+        context.fillRect(0, y + 1, width, high - 1);
+        context.globalAlpha = 1;
+      }
       let painted = -Infinity; // pixels, so that a crowd of short spans is drawn once
       const from = above(begin, this.from, row.first, row.end);
       for (let i = Math.max(row.first, from - 1); i < row.end && begin[i] <= this.until; i++) {
@@ -263,25 +284,24 @@ export class TimelineView {
           end = Math.min(this.x(begin[i] + length[i]), width - 8);
         if (end < this.left || end < painted + 0.5) continue;
         painted = Math.max(end, x + 0.6);
-        context.fillStyle = ringColour(category[i]);
-        context.fillRect(x, y + 1.5, Math.max(end - x - 0.4, 0.6), high - 2.5);
+        const hatched = this.paint(context, category[i], x, y + 1.5, Math.max(end - x - 0.4, 0.6), high - 2.5);
         if (end - x > 44 && high >= 12) {
           context.save();
           context.beginPath();
           context.rect(x, y, end - x, high);
           context.clip();
-          context.fillStyle = "#ffffff";
+          context.fillStyle = hatched ? colours.ink : this.facts.looks.length ? colours.paper : "#ffffff";
           context.font = "10px system-ui, sans-serif";
           context.textAlign = "left";
           context.fillText(this.name(i), x + 4, y + high / 2 + 0.5);
           context.restore();
         }
       }
-      context.fillStyle = colours.soft;
-      context.font = "10px system-ui, sans-serif";
+      context.fillStyle = marked ? colours.fault : colours.soft;
+      context.font = `${marked ? "bold " : ""}10px system-ui, sans-serif`;
       context.textAlign = "right";
       const stream = this.facts.streams[row.stream];
-      const whole = row.rank === named ? stream : `rank ${row.rank} ${stream}`;
+      const whole = row.rank === named ? stream : `rank ${row.rank} ${stream}`.trim();
       if (high >= 10 || row.rank !== named)
         context.fillText(fitting(context, whole, this.left - 8), this.left - 5, y + high / 2 + 0.5);
       named = row.rank;
@@ -289,6 +309,37 @@ export class TimelineView {
     if (this.pick >= 0) this.outline(context);
     context.restore();
     this.panel();
+  }
+
+  /**
+   * Draw a span; returns whether it is hatched.
+   * @param {CanvasRenderingContext2D} context @param {number} category
+   * @param {number} x @param {number} y @param {number} wide @param {number} high
+   */
+  paint(context, category, x, y, wide, high) {
+    const look = this.facts.looks[category];
+    context.fillStyle = look ? this.colours[look[0]] : ringColour(category);
+    if (!look?.[1]) {
+      context.fillRect(x, y, wide, high);
+      return false;
+    }
+    context.save();
+    context.beginPath();
+    context.rect(x, y, wide, high);
+    context.clip();
+    context.strokeStyle = context.fillStyle;
+    context.lineWidth = 1;
+    context.globalAlpha = 0.6;
+    context.beginPath();
+    for (let at = x - high; at < x + wide; at += 7) {
+      context.moveTo(at, y + high);
+      context.lineTo(at + high, y);
+    }
+    context.stroke();
+    context.globalAlpha = 1;
+    context.strokeRect(x + 0.5, y + 0.5, Math.max(wide - 1, 0), high - 1);
+    context.restore();
+    return true;
   }
 
   /** @param {CanvasRenderingContext2D} context */
@@ -331,8 +382,10 @@ export class TimelineView {
     tip.hidden = span < 0;
     if (span < 0) return;
     const { span_begin: begin, span_length: length, span_bytes: bytes } = this.columns;
+    const [state] = this.details(span);
     const lines = [
       this.name(span),
+      state ? state[1] : "",
       `${this.words(begin[span])}, for ${time(length[span] * this.facts.tick_s)}`,
       bytes[span] ? size(bytes[span]) : "",
     ];
@@ -388,16 +441,16 @@ export class TimelineView {
     const links = this.facts.opens.map(
       ([view, title]) => `<li><button data-open="${view}">${escaped(title)}</button></li>`,
     );
-    const collectives = links.length ? `<h3>Collectives, each with a view of its own</h3><ul>${links.join("")}</ul>` : "";
+    const collectives = links.length ? `<h3>Collectives, each with its own view</h3><ul>${links.join("")}</ul>` : "";
     return `<h2>${escaped(this.facts.title)}</h2><dl>${rows.join("")}</dl>${collectives}
-      <p class="hint">Click what a rank does. Wheel zooms, drag moves, shift and wheel scroll.</p>`;
+      <p class="hint">Click a bar for details. The wheel zooms, dragging moves, shift and the wheel scroll.</p>`;
   }
   /** @param {number} span */
   about(span) {
     const c = this.columns,
       tick = this.facts.tick_s;
     const rows = [
-      ["rank", `${c.span_rank[span]}, ${escaped(this.facts.streams[c.span_stream[span]])}`],
+      ["rank", [c.span_rank[span], escaped(this.facts.streams[c.span_stream[span]])].filter((one) => one !== "").join(", ")],
       ["begins", this.words(c.span_begin[span])],
       ["ends", this.words(c.span_begin[span] + c.span_length[span])],
       ["takes", `${time(c.span_length[span] * tick)}, ${percent(c.span_length[span] / this.end_)} of the whole`],
@@ -409,6 +462,7 @@ export class TimelineView {
       const rank = c.span_rank[after] === c.span_rank[span] ? "" : ` of rank ${c.span_rank[after]}`;
       rows.push(["waited for", `<button data-span="${after}">${escaped(this.name(after))}</button>${rank}`]);
     }
+    for (const [name, words] of this.details(span)) rows.push([escaped(name), escaped(words)]);
     const view = c.span_view[span];
     const open = view < 0 ? "" : `<p><button class="open" data-open="${view}">Open this collective's own view</button></p>`;
     const list = rows.map(([name, words]) => `<dt>${name}</dt><dd>${words}</dd>`).join("");

@@ -84,6 +84,14 @@ export interface TimelineFacts {
   /** Views of collectives: number and title. */
   opens: [number, string][];
   notes: string[];
+  /** The one sentence that matters most, or "". */
+  headline: string;
+  /** Per category, a colour of the theme and whether it is hatched; empty: colours in order. */
+  looks: [colour: Exclude<keyof Colours, "shades" | "css">, hatched: boolean][];
+  /** Ranks whose rows stand out. */
+  marked: number[];
+  /** What else is known of spans: names and words. */
+  details: [string, string][][];
 }
 
 /** Columns of a timeline: spans in the order of rank, stream and time; times are ticks. */
@@ -101,6 +109,8 @@ export interface TimelineColumns {
   span_after: Int32Array;
   /** The view that shows its collective, or -1. */
   span_view: Int32Array;
+  /** Its place in `details`, where there are any. */
+  span_detail?: Uint32Array;
 }
 
 /** A ring through NPUs, and the links of its hops. */

@@ -1,0 +1,376 @@
+"""The exchange engine: collectives of few bytes in as few rounds as a network allows.
+
+The members get digits, as many as there are stages: the groups of a stage are the members that differ in its digit
+only. In a stage of an all-reduce all members of a group send each other what they have summed up, so that after the last
+one everybody has the whole sum, after one latency per stage and without a way back. Recursive doubling is the case of
+digits 0 and 1, one exchange between all members that of a single digit. Where that sends too much, the first stages
+scatter instead (each member of a group sums a share of the buffer) and hand the results out at the end, as in
+halving-doubling; the stages between them exchange what is left. A reduce-scatter is the first half of an all-reduce whose
+stages all scatter, an all-gather the second.
+
+All products and ways to scatter are weighed by the latencies and the loads of the quickest routes, and the best ones are timed.
+Digits follow the ranks, which mostly number boxes one after the other. Blocks may be mirrored where that shortens the
+ways between them, so that a ring of four takes two stages of one hop each, as in Swing (De Sensi et al., 2024). Every
+chunk is summed in one order: the members of a group add up the same sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos.collective import kind_of
+from tacos.errors import InfeasibleError
+from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
+from tacos.synth import estimates, requirements
+from tacos.synth.engine import Engine
+from tacos.synth.moves import Moves, concatenate, cut, to_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos.synth.moves import Ints
+
+__all__ = ["ENGINE", "exchange"]
+
+_MOST_MEMBERS = 64
+_MOST_BYTES = 1_000_000
+"""Larger buffers are for trees that fill all links."""
+_TIMED = 3
+"""Plans that are timed, of those that were weighed."""
+_PLANNING_US = 150.0
+"""Microseconds per pair of members to weigh all plans (measured)."""
+_MOST_ORDERED = 32
+"""Members of which more than one order is weighed."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How members meet.
+
+    Attributes:
+        digits: The size of the groups, stage by stage.
+        scattered: How many of the stages, from the first, scatter sums and gather them again at the end.
+        members: The number of the member at every place; places are numbers of the digits, of which the first counts
+            ones.
+        ways: Which way messages take.
+    """
+
+    digits: tuple[int, ...]
+    scattered: int
+    members: Ints
+    ways: _Ways
+
+
+def exchange(
+    topology: Topology,
+    collective: Collective,
+    *,
+    memory: dict[str, Any] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Exchange sums or blocks in small groups, stage by stage.
+
+    Args:
+        topology: Any network.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
+        memory: Plans made before, for this network, group and size; new ones are added.
+        progress: Called from time to time with the share of the work done.
+
+    >>> import tacos
+    >>> topo = tacos.topology.torus(4, 4, bandwidth="50GB/s", latency="500ns")
+    >>> schedule = exchange(topo, tacos.collective.all_reduce(topo, "1600B"))
+    >>> schedule.provenance["stages"], schedule.time_ps // 10**4     # four times 500 ns, and 16 times 100 B
+    ([2, 2, 2, 2], 201)
+    """
+    ENGINE.check(topology, collective)
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    (part,) = resolved.parts
+    known = {} if memory is None else memory
+    if "plans" not in known:
+        known["plans"] = _best_plans(topology, part)
+    found, refused = [], None
+    for plan in known["plans"]:
+        provenance = {
+            "engine": ENGINE.name,
+            "stages": list(plan.digits),
+            "scattered": plan.scattered,
+        }
+        moves = cut([_one_piece(plan, part.kind)], part.chunks).between(part.group)
+        try:
+            schedule = to_schedule(
+                topology,
+                resolved,
+                [moves],
+                provenance=provenance,
+                progress=progress,
+                links=plan.ways.links,
+            )
+        except (
+            InfeasibleError
+        ) as error:  # a sum would arrive before what it is added to has been sent
+            refused = error
+        else:
+            found.append(schedule)
+        # The last plan is for that: it exchanges nothing.
+        if len(found) == _TIMED:
+            break
+    if not found and refused:
+        raise refused
+    return min(found, key=lambda schedule: schedule.time_ps)
+
+
+class _Ways:
+    """The quickest ways between members for messages of one size.
+
+    Attributes:
+        latency: Between every two members, by number, in picoseconds.
+    """
+
+    def __init__(self, topology: Topology, group: Ints, bytes_: int) -> None:
+        self.topology = topology
+        self._number = {npu: i for i, npu in enumerate(group.tolist())}
+        cost = topology.link_latency_ps + bytes_ * 10**12 // topology.link_bandwidth_Bps
+        leaving: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.nodes)]
+        columns = (topology.link_src, topology.link_dst, cost)
+        for link, (start, end, time) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            leaving[start].append((link, end, time))
+        paths: list[list[int]] = []
+        for npu in self._number:
+            paths += self._from(npu, leaving)
+        self._begin = np.cumsum([0, *map(len, paths)])
+        self._links = np.array([link for path in paths for link in path], np.int64)
+        latencies = np.append(0, np.cumsum(topology.link_latency_ps[self._links]))
+        n = len(group)
+        self.latency = np.diff(latencies[self._begin]).reshape(n, n)
+
+    def _from(self, source: int, leaving: list[list[tuple[int, int, int]]]) -> list[list[int]]:
+        """The links to every member, in their order."""
+        into = {source: (-1, source)}
+        far = {source: 0}
+        queue = [(0, source)]
+        while queue:
+            time, node = heappop(queue)
+            if time > far[node]:
+                continue
+            for link, end, cost in leaving[node]:
+                then = time + cost
+                if then < far.get(end, then + 1):
+                    far[end], into[end] = then, (link, node)
+                    heappush(queue, (then, end))
+        paths = []
+        for end in self._number:
+            if end not in into:
+                names = map(self.topology.node_name, (source, end))
+                raise InfeasibleError(" cannot reach ".join(names))
+            path, node = [], end
+            while node != source:
+                link, node = into[node]
+                path.append(link)
+            paths.append(path[::-1])
+        return paths
+
+    def links(self, a: int, b: int) -> list[int]:
+        """The links from one NPU to another."""
+        pair = self._number[a] * len(self._number) + self._number[b]
+        found: list[int] = self._links[self._begin[pair] : self._begin[pair + 1]].tolist()
+        return found
+
+    def loads(self, a: Ints, b: Ints) -> NDArray[np.float64]:
+        """How many of the messages from members `a` to members `b` each link carries."""
+        pair = a.astype(np.int64) * len(self._number) + b
+        count = self._begin[pair + 1] - self._begin[pair]
+        first = np.repeat(self._begin[pair] - np.append(0, np.cumsum(count)[:-1]), count)
+        used = self._links[first + np.arange(len(first))]
+        return np.bincount(used, minlength=self.topology.links).astype(float)
+
+
+def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
+    """Some plans that are hopeful: a latency for every stage, and what the fullest link carries."""
+    n, size, both = len(part.group), part.size, kind_of(part).two_phases
+    found: list[tuple[float, int, _Plan]] = []
+    for bytes_ in dict.fromkeys((size, size // n)):
+        ways = _Ways(topology, part.group, bytes_)
+        for order in _orders(n):
+            for digits in _products(n):
+                members = _mirrored(order, digits, ways)
+                cost = _stage_costs(digits, members, ways)
+                least = 0 if both else len(digits)
+                for scattered in range(least, len(digits) + 1):
+                    time = _time_ps(cost, digits, scattered, size, 2 if both else 1)
+                    found.append((time, len(found), _Plan(digits, scattered, members, ways)))
+    plans = [plan for _, _, plan in sorted(found, key=lambda one: one[:2])]
+    scattering = next(plan for plan in plans if plan.scattered == len(plan.digits))
+    return [*plans[:_TIMED], scattering]
+
+
+def _products(n: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product, in any order."""
+    if n == 1:
+        yield ()
+    for first in range(2, n + 1):
+        if n % first == 0:
+            for others in _products(n // first):
+                yield (first, *others)
+
+
+def _orders(n: int) -> Iterator[Ints]:
+    """The members in the order of their ranks, and with one of the ranks' prime digits as the last one to count."""
+    yield np.arange(n, dtype=np.int32)
+    if n > _MOST_ORDERED:
+        return
+    primes, rest = [], n
+    while rest > 1:
+        prime = next(k for k in range(2, rest + 1) if rest % k == 0)
+        primes.append(prime)
+        rest //= prime
+    ranks = np.arange(n, dtype=np.int32).reshape(primes[::-1])  # the first digit is the last axis
+    for axis in range(1, len(primes)):
+        yield np.moveaxis(ranks, axis, 0).ravel()
+
+
+def _mirrored(order: Ints, digits: tuple[int, ...], ways: _Ways) -> Ints:
+    """The members in an order of which blocks are mirrored in some digits where that brings them closer together."""
+    place, inner = order.copy(), 1
+    for stage, digit in enumerate(digits):
+        mirrors, step = [np.arange(inner)], 1
+        for size in digits[:stage]:
+            mirrors += [one + step * (size - 1 - 2 * (one // step % size)) for one in mirrors]
+            step *= size
+        every = np.array(mirrors)
+        for first in range(0, len(place) if len(mirrors) > 1 else 0, inner * digit):
+            blocks = place[first : first + inner * digit].reshape(digit, inner)
+            for k in range(1, digit):
+                turned = blocks[k][every]
+                there = ways.latency[turned[:, None, :], blocks[None, :k, :]]
+                length = there.max(axis=(1, 2)) * float(there.size) + there.sum(axis=(1, 2))
+                blocks[k] = turned[int(length.argmin())]
+        inner *= digit
+    return place
+
+
+def _stage_costs(
+    digits: tuple[int, ...], members: Ints, ways: _Ways
+) -> list[tuple[float, NDArray[np.float64]]]:
+    """Of every stage the longest latency, and seconds per byte on every link if all send all."""
+    index, inner, costs = np.arange(len(members)), 1, []
+    for digit in digits:
+        at = index // inner % digit
+        ahead = np.arange(1, digit)[:, None]
+        partner = (index + ((at + ahead) % digit - at) * inner).ravel()
+        a, b = np.tile(members, digit - 1), members[partner]
+        load = ways.loads(a, b) / ways.topology.link_bandwidth_Bps
+        costs.append((float(ways.latency[a, b].max()), load))
+        inner *= digit
+    return costs
+
+
+def _time_ps(
+    costs: list[tuple[float, NDArray[np.float64]]],
+    digits: tuple[int, ...],
+    scattered: int,
+    size: int,
+    times: int,
+) -> float:
+    """About how long a plan takes; what is scattered moves once or twice."""
+    latency, left, load = 0.0, float(size), np.zeros_like(costs[0][1])
+    for stage, (longest, per_byte) in enumerate(costs):
+        scatters = stage < scattered
+        left = left / digits[stage] if scatters else left  # a share for each
+        latency += longest * (times if scatters else 1)
+        load += per_byte * left * (times if scatters else 1)
+    return latency + float(load.max()) * 1e12
+
+
+def _one_piece(plan: _Plan, kind: str) -> Moves:
+    """The moves of one chunk for every member's block, between members by number."""
+    place, n = plan.members, len(plan.members)
+    strides = np.cumprod([1, *plan.digits]).tolist()
+    index = np.arange(n)
+    home = np.empty(n, np.int64)
+    home[place] = index  # the place of every block's member
+    parts = []
+
+    def digit(where: NDArray[Any], stage: int) -> NDArray[Any]:
+        found: NDArray[Any] = where // strides[stage] % plan.digits[stage]
+        return found
+
+    def add(
+        where: NDArray[Any],
+        partner: NDArray[Any],
+        block: NDArray[Any],
+        step: int,
+        *,
+        op: int,
+        reads: int = READ_ACC,
+    ) -> None:
+        pairs, route = np.unique(
+            place[where].astype(np.int64) * n + place[partner], return_inverse=True
+        )
+        parts.append(
+            Moves.of((pairs // n, pairs % n), route.ravel(), block, step, op=op, reads=reads)
+        )
+
+    block, where = (one.ravel() for one in np.meshgrid(index, index, indexing="ij"))
+    alike = np.ones(len(block), bool)  # members that still take part in a block's sum
+    step = 0
+    hand_out = []
+    for stage in range(plan.scattered):
+        wanted, own = digit(home[block], stage), digit(where, stage)
+        gives = alike & (own != wanted)
+        target = where + (wanted - own) * strides[stage]
+        if kind != "all_gather":
+            reads = READ_INPUT if step == 0 else READ_ACC
+            add(where[gives], target[gives], block[gives], step, op=REDUCE, reads=reads)
+            step += 1
+        hand_out.append((target[gives], where[gives], block[gives]))
+        alike = alike & (own == wanted)
+    stages = list(range(plan.scattered, len(plan.digits)))
+    block, where = block[alike], where[alike]
+    for turn in range(len(stages)):
+        for first in range(len(stages)):
+            # Blocks take turns to begin with each stage, so that the links of all stages are in use.
+            stage = stages[(first + turn) % len(stages)]
+            mine = block % len(stages) == first
+            size = plan.digits[stage]
+            for ahead in range(1, size):
+                own = digit(where[mine], stage)
+                partner = where[mine] + ((own + ahead) % size - own) * strides[stage]
+                reads = READ_INPUT if step == 0 else READ_ACC
+                add(where[mine], partner, block[mine], step, op=REDUCE, reads=reads)
+        step += 1
+    for source, target, given in reversed(hand_out if kind != "reduce_scatter" else []):
+        add(source, target, given, step, op=COPY)
+        step += 1
+    return concatenate(parts)
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    (part,) = collective.parts
+    members = len(part.group)
+    planning_us = 0.0 if again else _PLANNING_US * members**2
+    return planning_us + _TIMED * estimates.transfers(topology, collective)
+
+
+def _obstacle(_topology: Topology, collective: Collective) -> str:
+    if needed := requirements.one_part(collective):
+        return needed
+    (part,) = collective.parts
+    if needed := requirements.listed_kinds(part, lambda kind: kind.spreads and not kind.rooted):
+        return needed
+    if not 2 <= len(part.group) <= _MOST_MEMBERS:
+        return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
+    if part.size > _MOST_BYTES:
+        return f"at most {_MOST_BYTES} bytes, not {part.size}"
+    return ""
+
+
+ENGINE = Engine(name="exchange", solve=exchange, obstacle=_obstacle, work=_work)

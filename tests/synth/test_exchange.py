@@ -1,0 +1,95 @@
+"""The exchange engine: times by hand, few rounds on real machines, one order of sums."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.synth import ENGINES
+from tests.support import strategies
+
+exchange = ENGINES["exchange"]
+
+
+def checked(network, coll):
+    schedule = exchange(network, coll)
+    report = tacos.verify(schedule)
+    assert report.ok, report.lines()
+    assert report.consistent
+    return schedule
+
+
+def test_recursive_doubling_on_a_ring():
+    """A ring of four, 1 us and 1 GB/s: 0 and 1, 2 and 3 exchange, then 1 and 2, 3 and 0: two hops of 1 us.
+
+    Two of the four blocks of 1 KB begin with the other pairs, so that every link sends two in each round: the first
+    of them arrives after 2 us and 4 us, the second 1 us later.
+    """
+    ring = tp.ring(4, bandwidth="1GB/s", latency="1us")
+    schedule = checked(ring, co.all_reduce(ring, "4KB", chunks=1))
+    assert schedule.provenance["stages"] == [2, 2]
+    assert schedule.time_ps == 5_000_000
+
+
+def test_a_switch_takes_one_round_or_two():
+    """Eight NPUs on a switch, 2·100 ns, 1 GB/s: 7·16 B enter each, and 200 ns.
+
+    Of 8 KB, two rounds carry 7·1 KB each, and 200 ns per round; one would carry 56 KB.
+    """
+    hub = tp.switch(8, bandwidth="1GB/s", latency="100ns")
+    one = checked(hub, co.all_reduce(hub, "16B", chunks=1))
+    assert one.provenance["stages"] == [8]
+    assert one.time_ps == 200_000 + 7 * 16_000
+    two = checked(hub, co.all_reduce(hub, "8KB", chunks=1))
+    assert (two.provenance["stages"], two.provenance["scattered"]) == ([8], 1)
+    assert two.time_ps == 400_000 + 14 * 1_000_000
+
+
+def test_the_quickest_route_for_the_size():
+    """Two NPUs: a slow link of no latency carries 100 B in 100 ns, a fast one of 1 us 100 KB in 1.1 us."""
+    links = [(a, b, rate, t) for a, b in [(0, 1), (1, 0)] for rate, t in [("1GB/s", 0), ("1000GB/s", "1us")]]  # fmt: skip
+    pair = tp.from_links(2, links)
+    assert checked(pair, co.all_gather(pair, "200B", chunks=1)).time_ps == 100_000
+    assert checked(pair, co.all_gather(pair, "200KB", chunks=1)).time_ps == 1_100_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "size", "ratio"),
+    [
+        ("dgx-1", "all_reduce", "16KB", 1.10),
+        ("torus:4x4", "all_reduce", "16KB", 1.03),
+        ("mi250", "all_reduce", "4KB", 1.05),
+        ("ndv2:2", "all_reduce", "1KB", 1.06),
+        ("dgx-1:2", "all_gather", "4KB", 1.06),
+        ("dgx-a100:2", "reduce_scatter", "4KB", 1.001),
+    ],
+)
+def test_few_bytes_on_machines(spec, kind, size, ratio):
+    network = tp.parse(spec)
+    schedule = checked(network, co.named(kind, network, size, chunks=1))
+    best = tacos.bound(network, co.named(kind, network, size))
+    assert best.time_ps <= schedule.time_ps <= ratio * best.time_ps
+
+
+@settings(max_examples=60)
+@given(strategies.random_topologies(max_npus=6), st.data())
+def test_any_network_and_group(network, data):
+    group = data.draw(st.permutations(range(network.npus)))[: data.draw(st.integers(2, 6))]
+    if len(group) < 2:
+        return
+    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
+    chunks = data.draw(st.integers(1, 3))
+    checked(network, co.named(kind, network, 1000, group=group, chunks=chunks))
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="2 to 64 members, not 65"):
+        exchange(tp.ring(65), co.all_reduce(65, "1KB"))
+    with pytest.raises(ValueError, match="at most 1000000 bytes, not 2000000"):
+        exchange(tp.ring(4), co.all_reduce(4, "2MB"))
+    with pytest.raises(ValueError, match="not broadcast"):
+        exchange(tp.ring(4), co.broadcast(4, "1KB"))

@@ -1,0 +1,139 @@
+"""Orders that are timed in one sweep: the event loop finds the same, and what it serves otherwise is left to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import _core
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.errors import InfeasibleError
+from tacos.schedule import COPY, READ_ACC, REDUCE, routes
+from tests.support import oracle
+from tests.support.schedules import US
+from tests.support.strategies import Order, orders, random_topologies
+
+SPEED = {"bandwidth": "1GB/s", "latency": "1us"}
+
+
+def timed(order, as_listed):
+    """In one sweep or by the event loop; None if it refuses."""
+    route, chunk, step, op, reads = np.array(order.rows, np.int64).reshape(-1, 5).T.copy()
+    try:
+        return _core.retime(
+            order.collective,
+            order.routes,
+            route.astype(np.int32),
+            chunk.astype(np.uint32),
+            step.astype(np.int32),
+            op.astype(np.uint8),
+            reads.astype(np.uint8),
+            as_listed=as_listed,
+        )
+    except InfeasibleError:
+        return None
+
+
+def order_of(schedule):
+    """The transfers of a schedule in the order of their starts, each start a step."""
+    route = np.repeat(schedule.lane_route, np.diff(schedule.lane_begin)).tolist()
+    rows = [
+        (r, t.chunk, t.starts[0] // schedule.quantum_ps, t.op, t.reads)
+        for r, t in zip(route, oracle.transfers_of(schedule), strict=True)
+    ]
+    return Order(schedule.collective, schedule.routes, sorted(rows, key=lambda row: row[2]))
+
+
+@given(orders())
+@settings(max_examples=50)
+def test_a_sweep_finds_what_the_event_loop_finds(order):
+    swept, expected = timed(order, True), timed(order, False)
+    assert swept is None or swept == expected
+    again = order_of(expected)
+    swept = timed(again, True)
+    assert swept is None or swept == timed(again, False)
+
+
+@given(orders(random_topologies(max_npus=4), max_chunks=2))
+@settings(max_examples=50)
+def test_slow_networks_too(order):
+    """Starts that need more than 32 bits, which are rounded."""
+    swept = timed(order, True)
+    assert swept is None or swept == timed(order, False)
+
+
+@given(order=orders(), seed=st.integers(0, 99))
+@settings(max_examples=50)
+def test_lists_that_are_no_way_to_run_anything(order, seed):
+    """Any rows in any order: steps mixed up, so that sums and copies follow each other at random."""
+    draw = np.random.default_rng(seed)
+    rows = [
+        (r, c, int(draw.integers(4)), int(draw.integers(2)), int(draw.integers(2)))
+        for r, c, _, _, _ in order.rows
+    ]
+    mixed = replace(order, rows=rows)
+    swept = timed(mixed, True)
+    assert swept is None or swept == timed(mixed, False)
+
+
+@pytest.mark.parametrize(
+    ("topology", "kind", "engine"),
+    [
+        (tp.torus(4, 4), "all_gather", "greedy"),
+        (tp.fully_connected(5, link_model="blocking"), "all_to_all", "direct"),
+        (tp.mesh(3, 3), "all_gather", "greedy"),
+        (tp.ring(6), "all_reduce", "ring"),
+        (tp.switch(6), "all_gather", "ring"),
+        (tp.dgx_a100(2), "all_gather", "ring"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("each", [10**4, 10**4 + 7, 10**11 + 3], ids=["even", "odd", "hours"])
+def test_synthesized_orders_take_one_sweep(topology, kind, engine, each):
+    """Starts that have a common unit, that have none, and that do not fit 32 bits."""
+    squared = topology.npus**2
+    schedule = tacos.synthesize(
+        topology, co.named(kind, topology, 10**4 * squared, chunks=1), engine=engine
+    ).expand()
+    order = order_of(schedule)
+    order = replace(order, collective=co.named(kind, topology, each * squared, chunks=1))
+    swept = timed(order, True)
+    assert swept is not None
+    assert swept == timed(order, False)
+
+
+def test_what_is_ready_first_overtakes():
+    """Chunk 0 is listed first on the second link but comes there after 2 us; chunk 1 is there from the start."""
+    topology = tp.mesh(3, **SPEED)
+    collective = co.custom(topology, [1000, 1000], before=[[0], [1]], after=[[1, 2], [2]])
+    table = routes(topology, pairs=([0, 1], [1, 2]))
+    rows = [(0, 0, 0, COPY, READ_ACC), (1, 0, 1, COPY, READ_ACC), (1, 1, 1, COPY, READ_ACC)]
+    assert timed(Order(collective, table, rows), True) is None
+    assert timed(Order(collective, table, rows), None).time_ps == 4 * US
+    in_time = Order(collective, table, [rows[2], *rows[:2]])
+    assert timed(in_time, True) == timed(in_time, False)
+
+
+def test_a_leg_that_waits_for_another_link_is_overtaken():
+    """Both messages leave the switch by one link; the first one listed waits for its own first link, the second does not."""
+    topology = tp.switch(3, **SPEED)
+    collective = co.send_recv(topology, [(0, 1, 9000), (0, 2, 1000), (1, 2, 1000)], chunks=1)
+    table = routes(topology, pairs=([0, 0, 1], [1, 2, 2]))
+    rows = [(i, i, 0, COPY, READ_ACC) for i in range(3)]
+    assert timed(Order(collective, table, rows), True) is None
+    assert timed(Order(collective, table, rows), None).time_ps == 12 * US  # 9 + 1 us of sending
+
+
+def test_exchanges_of_one_step_are_left_to_the_event_loop():
+    topology = tp.fully_connected(2, **SPEED)
+    collective = co.all_reduce(topology, 2000, chunks=1)
+    table = routes(topology, pairs=([0, 1], [1, 0]))
+    rows = [(route, 0, 0, REDUCE, READ_ACC) for route in (0, 1)]
+    assert timed(Order(collective, table, rows), True) is None
+    assert timed(Order(collective, table, rows), None).time_ps == 2 * US
