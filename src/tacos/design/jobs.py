@@ -404,7 +404,7 @@ def job(work: Any) -> Timed:
             step), a job file (``.yaml``, ``.json``), or the prefix of Chakra traces.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is not one of these.
     """
     if isinstance(work, Timed):
         return work
