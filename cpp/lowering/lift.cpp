@@ -121,8 +121,9 @@ class SymbolicRun {
     const StepOp op = program_.op(step);
     const ThreadId thread = thread_of(step);
     const NodeId rank = s_.thread_rank[at(thread)], peer = s_.peer[i];
-    if (op == StepOp::wait && s_.comes_from[i] < 0)
+    if (op == StepOp::wait && s_.comes_from[i] < 0) {
       refuse(step, "waits for a signal that is never sent");
+    }
     if (!has_src(op) && !has_dst(op)) return;
     const bool gets = op == StepOp::get || op == StepOp::get_reduce;
     const NodeId reader = gets ? peer : rank, writer = op == StepOp::put ? peer : rank;
