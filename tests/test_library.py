@@ -131,7 +131,7 @@ def test_the_schema_file_is_current():
         (lambda data: data.pop("tacos_plans"), "the field tacos_plans is missing"),
         (lambda data: data["plans"][0].update(size=3), r"plans\[0\]: .*unknown field `size`"),
         (lambda data: data["plans"][1].update(npus="x"), r"plans\[1\].npus: Expected `int`"),
-        (lambda data: data["plans"][0].update(file="../x"), "must be in the same directory"),
+        (lambda data: data["plans"][0].update(file="../x"), "must be a name in the same directory"),
         (
             lambda data: data["plans"][0].update(file="gone.tacos"),
             "gone.tacos, which does not exist",
@@ -196,7 +196,7 @@ def test_plans_of_two_networks_need_the_name_of_one(folder):
     """Their NPUs' numbers mean different things."""
     ring, slow = tacos.topology.ring(4), tacos.topology.ring(4, bandwidth="1GB/s")
     add(folder, made(slow))
-    message = r"plans\.json: the plans are for 2 networks of 4 NPUs \([0-9a-f]{16}, [0-9a-f]{16}\): TACOS_T"
+    message = r"plans\.json: the plans are for 2 networks of 4 NPUs \([0-9a-f]{16}, [0-9a-f]{16}\); set TACOS_T"
     with pytest.raises(FormatError, match=message):
         Plans.load(folder).for_npus(4)
     assert len(Plans.load(folder).on(ring).plans) == 5

@@ -54,6 +54,13 @@ def test_every_public_function_and_class_says_what_it_is():
     assert silent == []
 
 
+def test_a_verb_imports_only_what_it_needs():
+    code = "import sys; from tacos.cli import main; main(['topo', 'ring:4', '--quiet']); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    others = {"tacos.cli.training", "tacos.design", "tacos.runtime", "tacos.training", "tacos.view"}
+    assert others.isdisjoint(run.stdout.split())
+
+
 def test_import_leaves_optional_and_slow_packages_alone():
     code = "import sys, tacos; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

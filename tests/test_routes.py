@@ -144,7 +144,7 @@ def test_a_dead_link_is_gone_around():
         (([0], [4]), "NPU 4 is not one of 0 to 3"),  # node 4 is the switch
         (([-1], [0]), "NPU -1 is not one of 0 to 3"),
         (([2], [2]), "a route from NPU 2 to itself"),
-        (([0, 1], [2]), "as many sources as destinations are needed"),
+        (([0, 1], [2]), "the numbers of sources and destinations must be equal"),
     ],
 )
 def test_wrong_pairs_are_refused(pairs, sentence):

@@ -19,10 +19,10 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kFlowBudget = 3e8;  // of links touched by flows
+constexpr double kFlowBudget = 3e8;  // links visited by flows (chosen)
 constexpr NodeId kNodesForFlows =
     2048;  // of a symmetric network; beyond, its dimensions say enough
-constexpr NodeId kNpusForRemainders = 64;  // beyond, a byte more or less makes no difference
+constexpr NodeId kNpusForRemainders = 64;  // in larger networks a byte more or less does not matter
 constexpr double kSame = 1 + 1e-9;
 constexpr std::size_t kMostRanges = 8;  // of distances around one NPU
 
@@ -30,7 +30,7 @@ double seconds(Ratio ratio) {
   return static_cast<double>(ratio.bytes) / static_cast<double>(ratio.bandwidth_Bps);
 }
 
-// Whether every NPU takes part alike, so that a symmetry of the network is one of the problem.
+// Whether every NPU takes part in the same way, so that a symmetry of the network is one of the problem.
 bool all_take_part_alike(const Topology& topology, const Collective& collective) {
   return std::all_of(collective.parts().begin(), collective.parts().end(),
                      [&](const CollectivePart& part) {
@@ -98,7 +98,7 @@ class Search {
 
   // --- cuts ---
 
-  // Weighs the cut around `nodes`: what must leave them or, if not `leaving`, enter.
+  // Evaluates the cut around `nodes`: what must leave them or, if not `leaving`, enter them.
   void weigh(std::span<const NodeId> nodes, bool leaving) {
     NodeSet inside(at(topology_.nodes()), leaving ? 0 : 1);
     for (const NodeId node : nodes) inside[at(node)] = leaving ? 1 : 0;
@@ -121,7 +121,7 @@ class Search {
     weigh_in_time(inside, from, to, nodes, leaving);
   }
 
-  // The same with the latencies of the ways to the links and on from them, for what `from` sends `to`.
+  // The same with the latencies of the paths to the links and beyond them, for what `from` sends `to`.
   void weigh_in_time(const NodeSet& outside, std::span<const NodeId> from,
                      std::span<const NodeId> to, std::span<const NodeId> nodes, bool leaving) {
     if (timed_.tired()) return;
@@ -201,7 +201,7 @@ class Search {
     for (NodeId node = 0; node < topology_.nodes(); ++node) {
       (inside[at(node)] ? nodes : others).push_back(node);
     }
-    // The smaller side is the one that people can name.
+    // The smaller side is easier to describe.
     if (nodes.size() <= others.size()) {
       weigh(nodes, leaving);
     } else {
@@ -225,10 +225,10 @@ class Search {
     unreachable(topology_, found.first, found.second);
   }
 
-  // The NPUs whose links have most to carry, in and out, and those whose links need most time for it.
+  // The NPUs whose links carry the most, in and out, and those whose links need the most time.
   void weigh_ports() {
     const auto load = ports(collective_);
-    // Of equal NPUs the last one has the smallest piece.
+    // The last of several equal NPUs has the smallest piece.
     const NodeId stride = symmetric_ ? std::max<NodeId>(topology_.npus() - 1, 1) : 1;
     for (const bool leaving : {true, false}) {
       std::pair<double, NodeId> fullest{0, -1}, slowest{0, -1};
@@ -282,7 +282,7 @@ class Search {
     weigh(parts.nodes(static_cast<std::int32_t>(narrow)), leaving);
   }
 
-  // Halves along every dimension, which is where pairs of NPUs meet.
+  // Halves along every dimension, which all-to-all traffic has to cross.
   void weigh_halves() {
     const bool pairs = std::any_of(collective_.parts().begin(), collective_.parts().end(),
                                    [](const CollectivePart& part) {
@@ -298,7 +298,7 @@ class Search {
 
   // --- flows ---
 
-  // NPUs of which one is searched for all that are like it.
+  // One NPU of each class of equivalent NPUs.
   std::vector<NodeId> representatives() const {
     if (symmetric_ && (!uneven_ || topology_.npus() > kNpusForRemainders)) {
       return {0, topology_.npus() - 1};
@@ -312,8 +312,8 @@ class Search {
     return result;
   }
 
-  // Whether all is all-reduce and what leaves a set could enter it as well: then a set whose links
-  // bind outwards binds inwards, and is found from the one side.
+  // Whether all parts are all-reduces and links are symmetric: then a set whose links
+  // bind outwards also binds inwards, and one search finds both.
   bool two_way_sums() const {
     return balanced() && std::all_of(collective_.parts().begin(), collective_.parts().end(),
                                      [](const auto& part) { return part.kind == all_reduce; });
@@ -394,7 +394,7 @@ class Search {
   }
 
   void weigh_dimensions(const CollectivePart& part) {
-    // A switch that adds or copies would have to be in one of the sets.
+    // A switch that reduces or multicasts would have to be in one of the sets.
     const auto& capabilities = topology_.spec().switch_capabilities;
     if (std::any_of(capabilities.begin(), capabilities.end(), [](auto c) { return c != 0; }))
       return;
@@ -514,7 +514,7 @@ class Search {
   std::vector<Tight> tight_;
 };
 
-// After an all-gather's search: per member the smallest set around it that binds, unless it is as wide
+// After an all-gather's search: for each member the smallest binding set around it, unless it is as wide
 // as the network.
 std::vector<std::vector<NodeId>> Search::tight_sets() {
   std::vector<std::vector<NodeId>> result;
@@ -546,7 +546,7 @@ std::vector<std::vector<NodeId>> Search::tight_sets() {
   return result;
 }
 
-// What all pairs send along one dimension fills all links of that dimension alike.
+// The traffic of all pairs along one dimension loads all links of that dimension equally.
 void Search::weigh_lines() {
   double block = 0;
   for (const auto& part : collective_.parts()) {
@@ -578,7 +578,7 @@ BoundReport bound(const Topology& topology, const Collective& collective,
 double distance_sum(const Topology& topology, const Collective& collective,
                     std::span<const std::int64_t> length, const Progress& progress) {
   double sum = 0;
-  // From every NPU, even where the network looks the same from all: the lengths need not.
+  // From every NPU, even if the network is symmetric, since the lengths may not be.
   for (NodeId npu = 0; npu < topology.npus(); ++npu) {
     if (progress) progress(static_cast<double>(npu) / topology.npus());
     std::vector<std::int64_t> distance;

@@ -1,8 +1,8 @@
 // A lower bound on the time of every schedule, and the reason for it.
 //
 // Three arguments, all true of every valid schedule:
-//   paths  A chunk needs the time of the shortest path from where it is to where it is needed, with its
-//          serialization: Σα and, where a whole chunk is taken in, its transmission.
+//   paths  A chunk takes at least the time of the shortest path from where it is to where it is needed:
+//          Σα and, wherever a whole chunk is stored, its transmission.
 //   cuts   What must leave a set of nodes (demand.hpp) must pass the links out of it. As a fluid: link e
 //          carries B_e·(T - α_e) by the time T. In chunks: link e carries as many whole chunks as fit
 //          into T under the link model.
@@ -10,14 +10,14 @@
 //          passages out of them for every byte. In order of arrival, let P be the first set that knows
 //          all contributions: each of the p - 1 others has sent by then, and each is still to receive.
 //          Nodes outside the sets must not be able to add or copy, so that every passage ends in a
-//          set: all NPUs and all switches that multicast or reduce are in one. The same holds of
+//          set. So all NPUs and all switches that multicast or reduce must be in one. The same holds of
 //          passages into the sets. All-reduces of several groups at once add up.
 //
 // The narrowest cut is searched by maximum flows (graph/cuts.hpp), one NPU at a time. Every set that is
-// found is then weighed against the whole collective with all its parts, so that the search may relax
-// what it likes. A network of n nodes and m links costs about n·m·(path lengths) operations; NPUs with
+// found is then evaluated for the whole collective with all its parts, so the search itself may relax the
+// problem. A network of n nodes and m links costs about n·m·(path lengths) operations; NPUs with
 // equal neighbours are searched once, symmetric networks from one NPU; beyond a budget only some NPUs
-// are searched. Networks of many thousand nodes are weighed at the ports and along their dimensions.
+// are searched. In networks of many thousand nodes, only the cuts at ports and along dimensions are evaluated.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a collective asks of the network, whatever the algorithm: how much must leave a set of nodes,
-// what one NPU needs from which others, and how far it has to travel.
+// What a collective demands of the network, independent of the algorithm: how much must leave a set of
+// nodes, what one NPU needs from which others, and how far it has to travel.
 //
 // A chunk must leave a set S at least once if some output is outside S and
 //   - all its inputs are in S (equal replicas), or
@@ -36,9 +36,9 @@ struct Ports {
 };
 Ports ports(const Collective& collective);
 
-// What the NPUs need, as seen by NPU `npu`: what has to come in (`reversed`: to go out, with the
-// destinations as supplies). Sums are seen where they have one end; an all-reduce against its first
-// member. Nothing of custom parts. Empty if there is no such demand.
+// The demand of NPU `npu`: what has to enter it (`reversed`: leave it, with the destinations as
+// supplies). Sums count at their single end; an all-reduce counts as a reduce to its first member.
+// Custom parts are left out. Empty if there is no demand.
 std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bool reversed);
 
 // The custom chunks' demands, one for each pair of a chunk and an NPU that needs it (for sums: and
@@ -46,8 +46,8 @@ std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bo
 void custom_demands(const Collective& collective,
                     const std::function<bool(const SinkDemand&)>& take);
 
-// NPUs that demand_at() and deliveries() see alike, as far as the collective is concerned: equal numbers.
-// Numbers are different for all where pairs may have any sizes.
+// Classes of NPUs with equal results of demand_at() and deliveries(), as equal numbers. All numbers
+// differ if pairs may have any sizes.
 std::vector<std::int32_t> alike(const Collective& collective);
 
 // A chunk of `bytes` goes from the nearest of `from` to all of `to`; `reversed`: from all of `to` to

@@ -1,4 +1,4 @@
-// How long a number of chunks needs to pass a set of links side by side.
+// How long a number of chunks takes to cross a set of parallel links.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tacos {
 
-// As transmission_time(), but days are as good as any longer time: this is for bounds.
+// As transmission_time(), but capped at days, which is enough for bounds.
 inline Time sending_time(std::int64_t bytes, std::int64_t bandwidth) {
   const auto exact =
       (static_cast<__int128>(bytes) * kPicosecondsPerSecond + bandwidth - 1) / bandwidth;
@@ -35,7 +35,7 @@ class Exits {
     bandwidth_ *= times;
   }
 
-  // The least T with Σ bandwidth·(T - latency) over the links that are that quick = bytes.
+  // The least T with Σ bandwidth·(T - latency) = bytes, over the links with latency below T.
   Time fluid(__int128 bytes) const {
     __int128 sum = 0, head_start = 0;  // Σ bandwidth, Σ bandwidth·latency
     const __int128 amount = std::min(bytes, kMost) * kPicosecondsPerSecond;
@@ -44,7 +44,7 @@ class Exits {
       if (sum > 0 && kind.latency >= best) break;
       const auto share = static_cast<__int128>(kind.bandwidth) * count;
       sum += share;
-      // Latencies of days would overflow; less is as true.
+      // Latencies of days would overflow; a smaller value is still a bound.
       head_start += share * std::min(kind.latency, kLongestLatency);
       best = std::min(best, static_cast<Time>(
                                 std::min<__int128>((amount + head_start) / sum, kLongestSchedule)));

@@ -85,7 +85,7 @@ Farthest farthest(const Topology& topology, const Collective& collective, const 
       result = along_all_lines(topology, delivery.bytes);
       return false;
     }
-    // From an NPU with the same neighbours it is as far.
+    // The distance from an NPU with the same neighbours is equal.
     if (delivery.from.size() == 1 && !delivery.own) {
       const NodeId twin = likeness.twin[at(delivery.from[0])];
       if (!seen.emplace(twin, delivery.to.data(), delivery.to.size(), delivery.bytes,

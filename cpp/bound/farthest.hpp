@@ -15,14 +15,14 @@ struct Farthest {
   bool all = true;  // whether all distances were measured
 };
 
-// What is known of the network: whether one NPU stands for all, whether it is too large for whole
-// shortest paths, and the first node with the same neighbours, per node.
+// Facts about the network: whether one NPU represents all, whether it is too large for all shortest
+// paths, and for each node the first node with the same neighbours.
 struct Likeness {
   bool symmetric = false, large = false;
   std::span<const NodeId> twin;
 };
 
-// Shortest paths from every NPU that is unlike the others, up to a budget.
+// Shortest paths from one NPU of each class, up to a budget.
 Farthest farthest(const Topology& topology, const Collective& collective, const Likeness& likeness,
                   const Progress& progress);
 

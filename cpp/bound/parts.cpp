@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMostDimensions = 6;  // of which all subsets are tried; else the inner ones
 
-// How far the NPU's id moves with one step in each dimension, and the number of steps.
+// The stride of NPU ids in each dimension, and its size.
 struct Stride {
   NodeId step, size;
   NodeId coordinate(NodeId npu) const { return npu / step % size; }
@@ -50,7 +50,7 @@ Neighbourhood neighbourhood(const Topology& topology, const Parts& parts, NodeId
   return result;
 }
 
-// The set that gains most from taking the node in, and by how much its links out become fewer.
+// The set that gains most from including the node, and by how much its outgoing links decrease.
 std::pair<std::int32_t, double> best_set(const Neighbourhood& around) {
   std::pair<std::int32_t, double> best{-1, 0};
   for (const auto* side : {&around.in, &around.out}) {
@@ -135,7 +135,7 @@ void Parts::gather_members(const Topology& topology, std::span<const NodeId> mem
     if (set >= 0 && renamed[at(set)] < 0) renamed[at(set)] = kept++;
   }
   for (auto& set : of) set = set < 0 ? -1 : renamed[at(set)];
-  // A member that no set holds is a set by itself.
+  // A member outside of all sets becomes a set of its own.
   for (const NodeId npu : members) {
     if (of[at(npu)] < 0) of[at(npu)] = kept++;
   }
@@ -149,7 +149,7 @@ void Parts::gather_members(const Topology& topology, std::span<const NodeId> mem
     }
     join_switches(topology);
   }
-  // Whatever is left has no set beside it, and any will do.
+  // The remaining nodes touch no set, so any set will do.
   for (NodeId node = 0; node < topology.nodes(); ++node) {
     if (of[at(node)] < 0 && active(topology, node)) of[at(node)] = 0;
   }

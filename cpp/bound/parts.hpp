@@ -15,8 +15,8 @@ struct Parts {
   std::int32_t count = 0;
   std::vector<std::int32_t> of;  // per node: its set, or -1
 
-  // Sets of NPUs, the larger ones first where they overlap. A switch joins the set to which that
-  // takes more links from the outside than it adds.
+  // Sets of NPUs, larger ones first if they overlap. A switch joins a set if that removes more
+  // outgoing links than it adds.
   static Parts of_sets(const Topology& topology, std::vector<std::vector<NodeId>> sets);
 
   std::vector<NodeId> nodes(std::int32_t set) const;
@@ -25,7 +25,7 @@ struct Parts {
   // The links out of (or into) all sets.
   Exits exits(const Topology& topology, bool leaving) const;
 
-  // Only sets that hold a member remain; whatever else can add or copy joins one of them.
+  // Only sets with a member remain; all other nodes that can add or copy join one of them.
   void gather_members(const Topology& topology, std::span<const NodeId> members);
 
   void join_switches(const Topology& topology);
@@ -46,7 +46,7 @@ std::vector<std::uint8_t> half_along(const Topology& topology, std::size_t dimen
 // The set moved by the coordinates of `by`.
 std::vector<NodeId> translated(const Topology& topology, std::span<const NodeId> npus, NodeId by);
 
-// What a symmetric network is like along one of its dimensions.
+// Facts about a symmetric network along one of its dimensions.
 struct Line {
   Time farthest_ps = 0;  // to the farthest NPU that differs from NPU 0 in this dimension only
   NodeId farthest = 0;

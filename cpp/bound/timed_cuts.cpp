@@ -12,7 +12,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::size_t kMostSteps = 24;  // of one node; more are joined, at the earlier time
+constexpr std::size_t kMostSteps = 24;  // of one node; more are merged, at the earlier time
 
 // What the members of a part need of each other.
 struct Need {

@@ -1,4 +1,4 @@
-// Cuts in time: what must enter a set of nodes, with the latencies of the ways to it and on from it.
+// Cuts in time: what must enter a set of nodes, with the latencies of the paths to it and within it.
 //
 // Let Q be a set of nodes, A members outside it and V members inside it, and let every v in V need
 // something of every x in A: its own piece of a gathered buffer, its contribution to a sum, or a block
@@ -17,8 +17,8 @@
 // and the least such T is a bound. With steps Δc at t_i and Δr at s_j the integral is
 // Σ_ij Δc_i Δr_j (T - t_i - s_j)+, so that T is found on a line with a bend for every pair of steps.
 //
-// This holds wherever and however often things are added up: it sees that few bytes can be sent to all at
-// once, and that for many it pays to meet somewhere first, which takes another latency.
+// This holds wherever and however often values are added. It captures that few bytes can be sent to all at
+// once, while many bytes should be reduced somewhere first, which takes another latency.
 #pragma once
 
 #include <cstdint>
@@ -42,10 +42,10 @@ class TimedCuts {
   Time least(const CollectivePart& part, const NodeSet& outside, std::span<const NodeId> from,
              std::span<const NodeId> to);
 
-  // From a node to all (or, reversed, from all to it), in latencies; -1 where there is no way.
+  // Distances from a node to all (or, reversed, from all to it), in latencies; -1 if there is no path.
   const std::vector<Time>& distance(NodeId node, bool reversed);
 
-  // Whether the work so far is all that is worth it.
+  // Whether the budget is used up.
   bool tired() const { return work_ > kBudget; }
 
  private:
@@ -56,8 +56,8 @@ class TimedCuts {
   };
   using Steps = std::vector<Step>;
 
-  // How many of `ends` can be reached from `node` (or, reversed, reach it) over time, if they can be told
-  // apart; else that one of them is.
+  // How many of `ends` can be reached from `node` (or, reversed, reach it) over time, if they count
+  // separately; otherwise when the first one can.
   Steps steps(NodeId node, std::span<const NodeId> ends, bool reversed, bool many);
   // The nodes that add or copy from which a switch gets something (or to which it gives), through
   // other switches, and how far they are.

@@ -1,13 +1,13 @@
-// Cuts that are narrow for what has to pass them.
+// Cuts with little bandwidth for the traffic that has to cross them.
 //
 // Given supplies (bytes that some nodes hold) and a sink that needs all of them, a cut is a set S of
 // nodes without the sink, and its time is supply(S) / bandwidth out of S. The largest such time is
-// found by Dinkelbach's iteration: ask whether everything arrives within the time of the best cut so
-// far, which is one maximum flow from a super-source; if not, the minimum cut is a better one. It takes
-// two or three flows where the first guess is good.
+// found by Dinkelbach's iteration: check by one maximum flow from a super-source whether everything
+// arrives within the time of the best cut so far; if not, the minimum cut is a better one. With a good
+// first guess it takes two or three flows.
 //
-// Capacities are scaled to whole numbers: exactly where the greatest common divisors allow it, as in
-// every machine one can buy, else to some 60 bits. A result is a set of nodes, so rounding never makes
+// Capacities are scaled to whole numbers: exactly if the greatest common divisors allow it, as in all
+// commercial machines, else to about 60 bits. A result is a set of nodes, so rounding never makes
 // a bound wrong.
 #pragma once
 
@@ -27,8 +27,8 @@ struct Supply {
   std::int64_t bytes;
 };
 
-// What one sink needs. Usually all supplies; `bytes` may be less than their sum, as where several
-// nodes hold the same.
+// The demand of one sink. Usually all supplies; `bytes` may be less than their sum, for example if several
+// nodes hold the same data.
 struct SinkDemand {
   NodeId sink = 0;
   std::int64_t bytes = 0;
@@ -43,15 +43,15 @@ struct Ratio {
 
 class CutSearch {
  public:
-  // Against the links where `reversed`: then the sink is what everything comes from, and a cut is
-  // the set of nodes to which it goes.
+  // If `reversed`, flows run against the links: the sink is then the source of all data, and a cut is
+  // the set of nodes that receive it.
   CutSearch(const Topology& topology, bool reversed);
 
   // A cut whose time is above `time`, if there is one; contains no sink.
   std::optional<NodeSet> above(const SinkDemand& demand, Ratio time);
 
-  // After above() found none: the smallest set around the sink into which there is only as much
-  // bandwidth as is needed; all nodes where there is plenty.
+  // After above() found none: the smallest set around the sink whose incoming bandwidth is only just
+  // sufficient; all nodes if there is no such set.
   NodeSet tight() const;
 
  private:
@@ -62,11 +62,11 @@ class CutSearch {
   MaxFlow::Amount slack_ = 0;
 };
 
-// Nodes with equal neighbours over equal links: the first node of each such class, per node. Exchanging
-// two of a class leaves the network as it is.
+// For each node, the first node with equal neighbours over equal links. Exchanging two nodes of such a
+// class does not change the network.
 std::vector<NodeId> twins(const Topology& topology);
 
-// Times over the cheapest way from any of `from`, with a cost per link; -1 where there is no way.
+// Costs of the cheapest path from any of `from`, with a cost per link; -1 if there is no path.
 std::vector<std::int64_t> distances(const Topology& topology, std::span<const NodeId> from,
                                     std::span<const std::int64_t> cost, bool reversed);
 

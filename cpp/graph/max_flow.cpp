@@ -63,7 +63,7 @@ bool MaxFlow::find_levels() {
   return false;
 }
 
-// One more path of the present length, taking up where the last one was found.
+// Finds another path of the current length, continuing the previous search.
 MaxFlow::Amount MaxFlow::augment(Amount limit) {
   path_.clear();
   Node node = source_;

@@ -27,8 +27,8 @@ class MaxFlow {
   // are at most 2^61.
   Amount run(Node source, Node sink, Amount limit);
 
-  // After a run: 1 for the nodes with a way from the source, or to the sink, over arcs that have
-  // more than `slack` left.
+  // After a run: 1 for the nodes with a path from the source, or to the sink, over arcs that have
+  // more than `slack` capacity left.
   std::vector<std::uint8_t> source_side(Amount slack = 0) const;
   std::vector<std::uint8_t> sink_side(Amount slack = 0) const;
 

@@ -58,7 +58,7 @@ class SymbolicRun {
       execute(step);
     }
     for (StepId step = 0; step < program_.steps(); ++step) {
-      if (message_[at(step)] >= 0) refuse(step, "sends what is never received");
+      if (message_[at(step)] >= 0) refuse(step, "sends a message that is never received");
     }
     for (NodeId rank = 0; rank < program_.ranks(); ++rank) settle_outputs(rank);
     for (LiftedTransfer& transfer : transfers_) {
@@ -121,7 +121,9 @@ class SymbolicRun {
     const StepOp op = program_.op(step);
     const ThreadId thread = thread_of(step);
     const NodeId rank = s_.thread_rank[at(thread)], peer = s_.peer[i];
-    if (op == StepOp::wait && s_.comes_from[i] < 0) refuse(step, "waits for a signal in vain");
+    if (op == StepOp::wait && s_.comes_from[i] < 0) {
+      refuse(step, "waits for a signal that is never sent");
+    }
     if (!has_src(op) && !has_dst(op)) return;
     const bool gets = op == StepOp::get || op == StepOp::get_reduce;
     const NodeId reader = gets ? peer : rank, writer = op == StepOp::put ? peer : rank;
@@ -214,7 +216,7 @@ class SymbolicRun {
     return id;
   }
 
-  // Makes a value the input or a version of `acc`; of a chunk that does not reduce, what arrived is
+  // Makes a value the input or a version of `acc`; for a chunk that does not reduce, what arrived is
   // `acc` already. Returns what is in the way, if something is; then nothing has changed.
   const char* settle(ValueId id, NodeId rank) {
     const Value value = values_[at(id)];
@@ -327,7 +329,7 @@ class SymbolicRun {
   std::vector<std::int32_t> parts_;  // transfers in the value being settled
 };
 
-// Routes between the pairs of NPUs that talk: the direct links, or one shortest path.
+// Routes between the pairs of NPUs that communicate: the direct links, or one shortest path.
 class PairRoutes {
  public:
   PairRoutes(const std::shared_ptr<const Topology>& topology,

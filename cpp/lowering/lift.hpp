@@ -1,7 +1,7 @@
 // Lifting: from a program back to a schedule.
 //
 // The steps are executed once on symbols, each after those it waits for. Every slot of every message
-// becomes one transfer. What a slot holds is one of
+// becomes one transfer. The value of a slot is one of
 //   own      the rank's own input of a chunk;
 //   arrived  what a transfer has brought, which the rank's `acc` does not hold yet;
 //   acc      the rank's `acc` of a chunk, in one of its versions;
@@ -10,14 +10,14 @@
 // the input or a version of `acc`. It becomes one when it is needed: what arrived is added to the version
 // it was summed up with (`reduce`), or takes its place if it was summed up with none (`copy`). Sums with
 // the input or the newest version become the next version at once, so that versions follow each other as
-// they do in the program. Of a chunk that does not reduce, one copy is as good as another: whatever
-// brought it, it is `acc`, and there are no versions.
+// they do in the program. All copies of a chunk that does not reduce are equal: any of them is `acc`, and
+// there are no versions.
 //
 // A transfer that reads version v comes after all that make versions up to v, and before all that make
 // later ones; these orders become the steps that `retime` takes (see lift_order.hpp).
 //
-// What a schedule cannot express is refused with the step that does it: a second sum of a chunk beside the
-// rank's `acc`, what arrives and is never used, an order of transfers that no schedule has.
+// Anything that a schedule cannot express is refused, with the step: a second sum of a chunk besides the
+// rank's `acc`, data that arrives and is never used, an order of transfers that no schedule has.
 //
 // Cost: O(n log n) for n slots of messages, and some 100 bytes for each.
 #pragma once

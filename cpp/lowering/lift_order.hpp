@@ -2,9 +2,9 @@
 //
 // A reader of a version of an `acc` starts after all its writers up to that version have arrived, and not
 // after the next writer has started: both may start together, as in an exchange. A copy starts after
-// all earlier writers have arrived, and what is added to it after the copy has. Transfers that must start
-// together in a circle of "not after" share a step (they are a strongly connected component); a circle
-// with an "arrived" in it has no order. All others get steps of their own, as far as the rules allow the
+// all earlier writers have arrived, and additions to it start after the copy has arrived. Transfers in a cycle
+// of "not after" share a step (they are a strongly connected component); a cycle with an "arrived" has no
+// order. All others get steps of their own, as far as the rules allow the
 // most urgent first, and of those each NPU's to the next one, to the one after it and so on, which keeps
 // many from sending to one at a time: `retime` serves equal claims in this order.
 #pragma once

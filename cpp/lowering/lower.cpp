@@ -16,7 +16,7 @@ namespace tacos {
 
 namespace {
 
-// What a rank knows of a chunk.
+// The state of a chunk at a rank.
 struct Chunk {
   std::int32_t input = -1, output = -1;  // slots
   std::int32_t scratch = -1;             // slot, while in use
@@ -28,8 +28,8 @@ struct Chunk {
   std::size_t last = 0;                  // event that touches it
 };
 
-// One rank: where its chunks live, and in which order its steps touch them. `chunks` has room for all
-// chunks of the collective; ranks use it one after the other.
+// One rank: where its chunks are stored, and in which order its steps access them. `chunks` has room for
+// all chunks of the collective; ranks use it one after another.
 class Rank {
  public:
   using Step = ProgramBuilder::Step;
@@ -125,8 +125,8 @@ class Rank {
     }
   }
 
-  // Before everything else: outputs that are just inputs, and inputs that are still to be read when
-  // their place has been overwritten.
+  // Copies at the start: outputs that are just inputs, and inputs that are read after their slot has
+  // been overwritten.
   void copy_at_first() {
     for (const ChunkId id : inputs_) {
       Chunk& chunk = chunks_[id];

@@ -1,26 +1,26 @@
 // Lowering: from a schedule to the program that carries it out.
 //
-// Every transfer becomes a send at its source and a receive at its destination. Where a chunk's `acc`
-// lives at an NPU: in its output slot if the NPU must end with the chunk, in a scratch slot otherwise
-// (scratch slots are used again, the one free for longest first); until something is written, reading
-// `acc` reads the input slot. So inputs stay as they are, unless the program is to run in place.
+// Every transfer becomes a send at its source and a receive at its destination. A chunk's `acc` is stored
+// in the NPU's output slot if it must end with the chunk, otherwise in a scratch slot (scratch slots are
+// reused, the one that has been free longest first). Until something is written, reading `acc` reads the
+// input slot. So inputs are not modified, unless the program runs in place.
 //
 // Where several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
 // operands that arrive before their turn wait in scratch slots of their own, and local steps add them.
 //
 // A thread sends to one peer, or receives from one, over one channel, in the order of the schedule's
 // times; chunks that overtake each other between two NPUs, and parallel routes, get channels of their
-// own. Reads and writes of one slot by different threads are ordered by dependencies, as few as do.
+// own. Reads and writes of one slot by different threads are ordered by as few dependencies as possible.
 // Every dependency, message and next step is later in the schedule's time than what it waits for, so
 // a program made here cannot deadlock.
 //
-// A network lets messages share a link, while a schedule sends them one after the other. Where messages of one
+// A network lets messages share a link, while a schedule sends them one after another. If messages of one
 // rank to several peers cross the same slowest link of their routes, such as the port of a switch, a window of w makes each
 // wait until the message w places before it on that link has left. A window of 1 keeps the schedule's order; a larger
 // one keeps a port busy while one of its messages waits for a busy receiver; 0 lets all of them share.
 //
-// Each rank is lowered by itself, in O(its transfers · log); of an orbit, one rank can be lowered
-// without writing out the others.
+// Each rank is lowered separately, in O(its transfers · log); one rank of an orbit can be lowered
+// without expanding the others.
 #pragma once
 
 #include <optional>
@@ -36,8 +36,8 @@ struct LowerOptions {
   // The steps of this rank alone: the other ranks have none, and no receive says where its message comes from.
   std::optional<NodeId> rank = std::nullopt;
   std::int32_t window = 0;
-  // Whether scratch slots are used again. A receive into one waits for the send that empties it, and where connections
-  // hold few messages, ranks may wait for each other that way.
+  // Whether scratch slots are reused. A receive into a reused slot waits for the send that empties it; if connections
+  // hold few messages, ranks may wait for each other in this way.
   bool reuse_scratch = true;
 };
 

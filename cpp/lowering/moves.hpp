@@ -1,4 +1,4 @@
-// The transfers of a schedule as lowering sees them: which rank sends what to which, on which channel, and in which sum.
+// The transfers of a schedule for lowering: sender, receiver and chunk, the channel, and the sum that each belongs to.
 #pragma once
 
 #include <cstdint>

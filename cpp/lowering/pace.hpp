@@ -1,15 +1,15 @@
 // Pacing: lowering with the window that runs fastest.
 //
-// Which window suits a schedule (lower.hpp) depends on its shape. Trees through switches arrive as planned only if every
-// port keeps its order. An exchange between all pairs rather loses that way: a message to a busy receiver holds up
-// those behind it. So the program of each window is run, with links that serve first come, first served and with links
-// that are shared fairly, and the one whose slower run is the fastest is taken. The search ends with the
+// The best window of a schedule (lower.hpp) depends on its shape. Trees through switches keep their times only if every
+// port keeps its order. An all-to-all exchange becomes slower that way: a message to a busy receiver delays those behind
+// it. So the program of each window is simulated, with links that serve first come, first served and with links that are
+// shared fairly, and the window with the best worse time is chosen. The search ends with the
 // first window that loses less than kNoLoss against the schedule.
 //
-// A caller that only looks for programs below a limit need not know by how much others miss it: a program is not run under
-// the second rule if the first is not below, and most windows are left out where the first two miss it by far.
+// A caller that only looks for programs below a limit need not know by how much others miss it. So a program is not simulated
+// under the second rule if the first is not below the limit, and most windows are skipped if the first two miss it by far.
 //
-// Where no two connections share a link the window does not matter, and nothing is run.
+// If no two connections share a link, the window does not matter, and nothing is simulated.
 #pragma once
 
 #include <limits>

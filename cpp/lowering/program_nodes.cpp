@@ -207,7 +207,7 @@ bool Nodes::sort(const Progress& progress) {
   return order_.size() == steps;
 }
 
-// Which chunks every message carries: what was written last to the slots that it reads.
+// The chunks that every message carries: those last written to the slots that it reads.
 void Nodes::follow() {
   const auto& s = program_->spec();
   constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();

@@ -1,11 +1,11 @@
-// One order of summation: which sums of a schedule must be added up in a fixed order so that all NPUs end
+// Order of summation: which sums of a schedule must be computed in a fixed order so that all NPUs end
 // with the same bits.
 //
-// Floating-point addition commutes but does not associate. A schedule fixes what is added to what between
-// two reads of `acc`, not in which order; executors would add in the order of arrival, which differs from
-// NPU to NPU. Where one NPU computes a sum and the others get copies of it (rings, trees), any order does.
-// Where several NPUs add up the same operands (one-shot, sums exchanged between boxes), they must all
-// use one order:
+// Floating-point addition commutes but does not associate. A schedule fixes which operands are added between
+// two reads of `acc`, but not their order; executors would add in the order of arrival, which differs between
+// NPUs. If one NPU computes a sum and the others get copies of it (rings, trees), any order will do. If
+// several NPUs sum the same operands (one-shot, sums exchanged between boxes), they must all use the same
+// order:
 //
 //   An *open sum* is what an NPU's `acc` of a chunk holds, and all that arrives for it with `reduce`,
 //   until the next read of that `acc` or the end. If another NPU has an open sum of the same operands, and

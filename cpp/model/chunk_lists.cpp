@@ -16,7 +16,7 @@ ChunkLists::ChunkLists(const Collective& collective) : collective_(&collective) 
       for (const auto side : {kIn, kOut}) part.listed[side] = sorted_by_rank(part, side);
       continue;
     }
-    // Where a quantity is cut, the last piece is the smallest.
+    // The last piece of a quantity is the smallest.
     part.has_empty =
         !what.traits().even || (part.end > part.first && collective.bytes(part.end - 1) == 0);
     for (std::int32_t i = 0; i < what.members(); ++i) {

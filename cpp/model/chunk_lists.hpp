@@ -1,8 +1,8 @@
-// What the slots of a rank's input and output buffer hold: its chunks, in order of their ids.
+// The chunks in the slots of a rank's input and output buffer, in order of their ids.
 //
-// Parts of named collectives answer by formula, since to keep the lists of all ranks would take N² chunks.
-// Parts that list their chunks' ranks (send_recv, custom) are sorted by rank once, so that asking for
-// all ranks takes time in proportion to the answers.
+// Parts of named collectives use formulas, since the lists of all ranks would have N² entries. Parts that
+// list their chunks' ranks (send_recv, custom) are sorted by rank once, so that a query for all ranks takes
+// time proportional to the result.
 #pragma once
 
 #include <array>

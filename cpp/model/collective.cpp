@@ -14,7 +14,7 @@ std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {
   return total / pieces + (i < total % pieces ? 1 : 0);
 }
 
-__int128 chunk_count(const CollectivePart& part) {  // wide: n·n·c may be anything yet
+__int128 chunk_count(const CollectivePart& part) {  // wide: n·n·c is not checked yet
   const __int128 n = part.members(), c = part.chunks;
   switch (part.traits().unit) {
     case Unit::member:

@@ -74,7 +74,7 @@ class Collective {
   std::int64_t bytes(ChunkId chunk) const {
     return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);
   }
-  // Of every chunk, where all are alike by construction; else 0.
+  // Bytes of every chunk, if all are equal by construction; else 0.
   std::int64_t uniform_bytes() const { return uniform_bytes_; }
   bool reduces(ChunkId chunk) const;
   std::span<const NodeId> inputs(ChunkId chunk) const;   // empty if the chunk has no bytes

@@ -1,8 +1,8 @@
-// The kinds of collectives, one record each. Everything that depends on a kind asks its record:
-// how many chunks there are, which NPUs hold them, what they weigh, which kind is the reverse.
+// The kinds of collectives, one record each. Everything that depends on a kind reads its record: the
+// number of chunks, the NPUs that hold them, their sizes, and the reverse kind.
 //
-// A kind whose chunks follow from a group and a size is a new record here. A kind whose chunks are
-// listed one by one needs no record: it is a `custom` part with a name (CollectivePart::name).
+// A kind that is defined by a group and a size is a new record here. A kind whose chunks are listed one
+// by one needs no record: it is a `custom` part with a name (CollectivePart::name).
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ struct KindTraits {
   Unit unit;
   Ends inputs, outputs;
   bool reduces;  // whether a chunk's value is the sum of its inputs; listed: column `reduces`
-  bool even;     // whether the size alone says how large each chunk is
+  bool even;     // whether the size alone determines the size of each chunk
   CollectiveKind reverse;  // with inputs and outputs exchanged
   BusFactor bus;
 
@@ -64,7 +64,7 @@ struct KindTraits {
   constexpr bool spreads() const { return inputs == Ends::group || outputs == Ends::group; }
   // Whether chunks are first collected from the whole group and then spread to all of it.
   constexpr bool two_phases() const { return inputs == Ends::group && outputs == Ends::group; }
-  // Whether every member takes part alike, in equal parts.
+  // Whether all members do the same, with equal parts.
   constexpr bool uniform() const { return even && !rooted(); }
   // Whether a member's buffer is the whole one or only its own part.
   constexpr bool whole_input() const { return unit != Unit::member || inputs != Ends::owner; }

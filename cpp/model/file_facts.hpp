@@ -1,5 +1,5 @@
-// What the file of an algorithm says besides its steps. A program read from a file has it, and so has the schedule that
-// the program is lifted to, so that a file written from either says it again.
+// Facts in an algorithm's file besides its steps. A program that was read from a file has them, and so has the schedule
+// that it is lifted to, so that a file written from either contains them again.
 #pragma once
 
 #include <cstdint>

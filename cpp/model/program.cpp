@@ -236,7 +236,7 @@ Walk walk(const Program& program) {
   if (order.size() < steps) {
     const auto stuck = std::find_if(waits.begin(), waits.end(), [](auto w) { return w > 0; });
     invalid(program.describe(static_cast<StepId>(stuck - waits.begin())) +
-            " can never run, since steps wait for each other in a circle");
+            " can never run, since steps wait for each other in a cycle");
   }
   std::vector<std::int32_t> still_to_come(steps, 0);
   for (auto step = order.rbegin(); step != order.rend(); ++step) {

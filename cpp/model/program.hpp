@@ -19,15 +19,15 @@
 //   recv_reduce          dst = src + what arrives
 //   recv_reduce_forward  sends src + what arrives, stores nothing
 //   recv_reduce_send     dst = src + what arrives, and sends it on
-//   put                  dst of the peer = src, without the peer's doing
+//   put                  dst of the peer = src, without an action of the peer
 //   get                  dst = src of the peer
 //   get_reduce           dst = dst + src of the peer
 //   signal, wait         order the steps of two ranks
 // A step starts when the one before it in its thread and the steps it depends on (of its rank) are
 // complete, and, if it receives or waits, when `comes_from`, the step that sends or signals, is.
 //
-// The class holds what a file may say, right or wrong: whether every message has a receiver, whether
-// the ranks can deadlock or race, and whether the result is right is for the checker to say.
+// The class holds any program that a file may contain. The verifier checks whether every message has a
+// receiver, whether ranks can deadlock or race, and whether the result is right.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +86,7 @@ constexpr bool has_dst(StepOp op) {
 
 enum class Buffer : std::uint8_t { input, output, scratch, none };
 
-// What code computes from; the provenance is for people.
+// Typed fields for code; the provenance is for people.
 struct ProgramFacts {
   std::int64_t size_bytes = 0;  // the collective's size before it was counted in chunks; 0: unknown
   std::vector<std::int64_t> part_bytes;  // of each part, where there are several
@@ -98,13 +98,13 @@ struct ProgramFacts {
   bool either_place = false;  // whether it is for calls in place and out of place
 };
 
-// What a program is made from; plain data, checked by Program's constructor.
+// The data of a program, which Program's constructor checks.
 struct ProgramSpec {
   std::shared_ptr<const Collective> collective;  // its sizes are proportions
   bool in_place = false;
   Column<std::int32_t> scratch_slots;  // per rank
 
-  // Threads, in order of their ranks. A thread talks to at most one peer in each direction.
+  // Threads, in order of their ranks. A thread communicates with at most one peer in each direction.
   Column<NodeId> thread_rank;
   Column<std::int32_t> thread_channel;
   Column<NodeId> thread_send_peer, thread_recv_peer;  // -1: none
@@ -160,12 +160,12 @@ class Program {
   std::vector<std::int32_t> input_slots_, output_slots_;
 };
 
-// The same collective with one byte per chunk, where it has chunks of one kind; one whose bytes differ
-// by intent (all-to-all-v, send-recv, custom) as it is.
+// The collective with one byte per chunk; unchanged if chunks have individual sizes (all-to-all-v,
+// send-recv, custom).
 Collective counted_in_chunks(const Collective& collective);
 
-// The program's steps, each after those it waits for, and of each the longest row of steps that wait
-// for it, one for the other. Throws std::invalid_argument if steps wait for each other in a circle.
+// The program's steps, each after those it waits for, and for each the length of the longest chain of
+// steps that wait for it. Throws std::invalid_argument if steps wait for each other in a cycle.
 struct Walk {
   std::vector<StepId> order;
   std::vector<std::int32_t> still_to_come;  // per step

@@ -260,7 +260,7 @@ class Router {
       return;
     }
     const auto before = out.size();
-    // Two ports of one switch: a way by dimensions would only add an NPU that has to pass it on.
+    // Two ports of one switch: a path by dimensions would only add an NPU that has to forward.
     if (by_dimension_ && (append_hop(src, dst, out) || append_by_dimension(src, dst, out))) return;
     out.resize(before);
     append_fewest_hops(src, dst, out);
@@ -367,7 +367,7 @@ class Router {
 
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
                        std::span<const NodeId> dst, const Progress& progress) {
-  if (src.size() != dst.size()) invalid("as many sources as destinations are needed");
+  if (src.size() != dst.size()) invalid("the numbers of sources and destinations must be equal");
   for (std::size_t i = 0; i < src.size(); ++i) {
     for (const NodeId npu : {src[i], dst[i]}) {
       if (npu < 0 || npu >= topology->npus()) {

@@ -101,9 +101,9 @@ class Routes {
   std::vector<std::int32_t> leaf_links_;
 };
 
-// Paths for algorithms that do not know the topology: the direct link where there is one, or the
-// switch that both NPUs are plugged into; on products of rings, lines, cliques and switches dimension
-// by dimension; otherwise the fewest hops with the lowest link ids. Throws InfeasibleError naming the pair that is not connected.
+// Default paths: the direct link if there is one, or the switch that both NPUs are connected to; on
+// products of rings, lines, cliques and switches dimension by dimension; otherwise the fewest hops with
+// the lowest link ids. Throws InfeasibleError naming the pair that is not connected.
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
                        std::span<const NodeId> dst, const Progress& progress);
 

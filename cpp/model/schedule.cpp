@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kWorthThreads = std::int64_t{1} << 22;  // transfers
 
-// Whether numbers never fall. Without an early end several are compared at once.
+// Whether numbers never decrease. Without an early exit, several are compared at once.
 TACOS_VECTORIZED bool rise(const std::uint32_t* numbers, std::size_t count) {
   std::uint32_t falls = 0;
   for (std::size_t i = 1; i < count; ++i) falls |= numbers[i] < numbers[i - 1] ? 1u : 0u;
@@ -249,8 +249,8 @@ Schedule::LinkUse Schedule::link_use() const {
 
 namespace {
 
-// The elements of a symmetry's group, numbered by the powers of the generators, the first running
-// fastest; and where they take nodes.
+// The elements of a symmetry's group, numbered by the powers of the generators (the first varies
+// fastest), and the images of nodes.
 class Elements {
  public:
   Elements(const Symmetry& symmetry, std::size_t nodes) : symmetry_(symmetry) {

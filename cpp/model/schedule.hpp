@@ -15,7 +15,7 @@
 //
 // Orbit. One packed transfer of each kind that are images of each other, plus a symmetry: commuting
 // generators of finite order, each given by where it takes every node and link. The whole schedule
-// is what all products of the generators make of the stored transfers.
+// consists of the images of the stored transfers under all products of the generators.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct Symmetry {
   bool operator==(const Symmetry&) const = default;
 };
 
-// What code computes from; the provenance is for people.
+// Typed fields for code; the provenance is for people.
 struct ScheduleFacts {
   std::string engine;          // empty: unknown
   std::optional<Time> bound;   // a time that no schedule of the problem beats
@@ -72,8 +72,8 @@ struct ScheduleFacts {
 
 class Schedule {
  public:
-  // The only constructor: every schedule passes it. Checks shape and ranges (not causality, capacity or
-  // results: that is the verifier's); throws std::invalid_argument.
+  // The only constructor. Checks shapes and ranges, but not causality, capacity or results, which the
+  // verifier checks; throws std::invalid_argument.
   Schedule(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
            Transfers transfers, std::optional<Symmetry> symmetry, std::string provenance);
 

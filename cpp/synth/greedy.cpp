@@ -33,7 +33,7 @@ std::int64_t typical_size(const Collective& collective) {
   return 1;
 }
 
-// Whether every NPU brings something and wants everything: then any route may take any chunk at any
+// Whether every NPU contributes something and needs everything: then any route may take any chunk at any
 // time, without planned paths.
 bool all_to_all_npus(const Collective& collective) {
   const auto npus = static_cast<std::size_t>(collective.npus());

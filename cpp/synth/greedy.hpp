@@ -1,34 +1,33 @@
 // The greedy engine: TACOS's idea, link-chunk matching over time.
 //
-// The problem. Every chunk has holders and NPUs that want it; nothing is summed (reductions are solved
-// on the reversed network and turned around). Time runs; whenever a route is free, it is given a chunk
-// that its source holds and that its destination can use.
+// The problem. Every chunk has holders and NPUs that need it; nothing is summed (reductions are solved on the
+// reversed network and then reversed). As time advances, whenever a route is free, it is given a chunk that
+// its source holds and that its destination can use.
 //
-// The matching, where every NPU wants everything. Every NPU keeps the log of what it holds in order of
-// arrival, every route a cursor into its source's log. A route offers the first entry at or after its
-// cursor that its destination neither has nor is being sent. An entry that is of no use once never
-// becomes useful again, so the cursor never goes back, and a transfer costs about one look per route
-// into its destination. First in, first out also spreads chunks evenly: what arrived first is known
-// least elsewhere.
+// The matching, if every NPU needs everything. Every NPU has a log of its chunks in order of arrival, and every
+// route a cursor into its source's log. A route offers the first entry at or after its cursor that its
+// destination neither has nor is being sent. An entry that is useless once never becomes useful again, so the
+// cursor never goes back, and a transfer costs about one lookup per route into its destination. First in, first
+// out also spreads chunks evenly.
 //
-// Where not every NPU brings something and wants everything, relays must know where to: each chunk's
-// paths are laid first, so that the links share the load (paths.hpp), and time only decides the order,
-// the longest way to go first. So a relay moves a chunk only towards an NPU that waits for it.
+// Otherwise relays must know the destinations: each chunk's paths are chosen first, so that the links share the
+// load (paths.hpp), and time only decides the order, longest remaining path first. So a relay moves a chunk only
+// towards an NPU that needs it.
 //
-// Where routes differ in speed, a slow one asks one more question. The routes clearly faster than it
+// If routes differ in speed, a slow route has one more rule. The routes clearly faster than it
 // connect the NPUs into regions. It first looks for a chunk that no NPU in its destination's region has
 // or is being sent: only slow routes can bring it in. Otherwise it takes a chunk that fast routes could
 // bring as well only if these, with all that waits in the region for this destination, would be later.
 //
 // Two ways to run it, with the same rule and the same ties, hence the same result:
 //   events  any network: a queue of arrivals and of links that become free;
-//   steps   all links alike, direct, and a chunk's arrival a whole number of its transmissions after
-//           its start: destinations are independent within a step, so threads share them out, the log
-//           is the schedule, and a transfer takes 8 bytes and no queue.
+//   steps   equal, direct links, where a chunk arrives a whole number of transmission times after its
+//           start: destinations are independent within a step, so threads divide them, the log is the
+//           schedule, and a transfer takes 8 bytes and no queue.
 //
 // Cost: steps: in-degree bit tests per transfer. Memory: one bit per NPU and chunk, and the schedule.
-// W. Won et al., TACOS, MICRO 2024, has the idea of matching on a time-expanded network; the logs, the
-// bound on relays and the question for slow routes are ours.
+// Matching on a time-expanded network is from W. Won et al., TACOS, MICRO 2024; the logs, the bound on
+// relays and the rule for slow routes are new here.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +46,7 @@ struct GreedyOptions {
   bool backwards = false;    // the network is reversed: errors name the NPUs of the true one
 };
 
-// A schedule of a collective that sums nothing. Throws InfeasibleError naming an NPU that cannot reach
+// A schedule of a collective that only copies. Throws InfeasibleError naming an NPU that cannot reach
 // another that needs its chunk.
 Schedule greedy(const std::shared_ptr<const Topology>& topology,
                 const std::shared_ptr<const Collective>& collective, const GreedyOptions& options,

@@ -1,4 +1,4 @@
-// The greedy engine step by step, for networks whose links are all alike; see greedy.hpp.
+// The greedy engine step by step, for networks of equal links; see greedy.hpp.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the two ways to run the greedy engine share: which NPU chooses first, which has what, and what to
-// say when an NPU can never have a chunk.
+// Shared by both ways to run the greedy engine: which route chooses first, which NPU has which chunk, and the
+// error if an NPU cannot be reached.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
 // MultiTree (J. Huang et al., ISCA 2021): spanning trees that grow together, without contention.
 //
-// Time goes in steps, and in a step every link carries at most one message. The trees take turns, in
-// each step beginning with another one: each adds one of its members that has not joined yet, over links that are still free in this step, to a
-// node that joined in an earlier one; of these, the node that joined first is asked first, and the
-// member that the fewest hops reach from it is taken. When no tree can grow any more, the next step
-// begins with all links free. A hop leads from member to member, through switches and NPUs that are no
-// members of the tree.
+// Time is divided into steps, and in a step every link carries at most one message. The trees take turns, and each step
+// begins with another tree. In its turn, a tree adds one member, over links that are still free in this step, to a node
+// that joined in an earlier step: nodes are tried in the order in which they joined, and the member with the fewest hops
+// is chosen. When no tree can grow any more, the next step begins with all links free. A hop leads from member to member,
+// through switches and NPUs that are not members of the tree.
 //
 // A tree's nodes whose neighbours have all joined are not asked again, so on direct networks a member
 // costs about one look at the links of the tree's rim; through switches, one look at their ports.

@@ -47,7 +47,7 @@ class Quickest {
         const Time later = latency + topology_.latency(link);
         const Time slower = std::max(slowest, transmission_time(bytes_, topology_.bandwidth(link)));
         const Time time = later + slower;
-        // Of equally quick paths the shortest, lest links without latency lead round in circles.
+        // The shortest of equally fast paths, so that links without latency do not form cycles.
         const std::pair arrival{time, hops}, known{time_[at(next)], hops_[at(next)]};
         if (arrival > known) continue;
         if (time_[at(next)] == kUnseen) seen_.push_back(next);

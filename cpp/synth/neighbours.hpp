@@ -1,6 +1,6 @@
-// The routes a synthesizer may use: every link between two NPUs, and for two NPUs joined through
-// switches the quickest path through them. Of several equally quick paths each pair takes another one,
-// so that the spines of a fat tree share the load.
+// The routes that a synthesizer may use: every link between two NPUs and, for two NPUs joined by switches, the
+// fastest path through them. Pairs take different ones of equally fast paths, so that the spines of a fat tree
+// share the load.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Paths and trees as routes: what engines that choose their own number them with.
+// Numbers of paths and trees, for engines that choose their own routes.
 #pragma once
 
 #include <cstdint>

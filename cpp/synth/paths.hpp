@@ -1,14 +1,14 @@
-// Paths for chunks that not all NPUs want: which NPU relays what, decided before any time is.
+// Paths for chunks that not all NPUs need: which NPU relays what, decided before any times.
 //
-// The problem. An all-to-all, a gather or a process group moves each chunk to one or a few NPUs, and
-// usually there are many ways. What limits the time is the link that carries most, so the paths must
-// share the load; no path can be judged by itself.
+// The problem. An all-to-all, a gather or a process group moves each chunk to one or a few NPUs, usually over
+// one of many paths. The most loaded link limits the time, so the paths must share the load and cannot be
+// chosen separately.
 //
 // The method. Every chunk gets the cheapest tree from its holders to the NPUs that want it, where a link
 // costs its latency, its transmission time and a price that grows with the fourth power of what it
-// carries already, relative to the busiest link. The first round lays all chunks one after the other,
-// with prices so low that they only choose among equally short ways; later rounds take each up again
-// and lay it anew at the prices the others make. The round whose busiest link carries least is kept.
+// carries already, relative to the busiest link. The first round routes all chunks one after another, with
+// prices so low that they only decide between equally short paths; later rounds remove each chunk and route it
+// again at the prices that the others cause. The round with the least loaded busiest link is kept.
 // (Shortest paths under prices that rise steeply with the load are how fractional multicommodity flow is
 // approximated; N. Garg and J. Könemann, FOCS 1998.)
 //

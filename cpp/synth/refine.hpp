@@ -1,7 +1,7 @@
-// Refinement: a schedule made shorter by local search.
+// Refinement: shortens a schedule by local search.
 //
-// The free part of a schedule is what spreads finished values: all transfers of a collective that only
-// copies, and of one that sums those that carry whole sums. The rest stays where it is. Per link the times
+// The free part of a schedule spreads finished values: all transfers of a collective that only copies, and
+// in one that reduces, those that carry whole sums. The other transfers are fixed. Per link the times
 // in which it is busy are kept as few maximal intervals. A move takes some chunks out, one of the latest
 // among them, and puts each back, in any order: from any NPU that holds it, over the hop that arrives first,
 // into gaps between what is there, until every NPU that needs it has it. The move stays if the last of these

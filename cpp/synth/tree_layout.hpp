@@ -1,4 +1,4 @@
-// Where two trees lie on a network: which rank has which place, so that tree edges seldom share links.
+// The layout of two trees on a network: which rank has which place, so that tree edges rarely share links.
 //
 // Both trees have the same form: parent[p] is the place above p, and place 0 is the root. An edge uses
 // the links of the route up and those of the route down. The price of a layout is the sum over all links

@@ -1,4 +1,4 @@
-// A number for every chunk at every node that transfers touch, so that what is known of it stands in one array.
+// A number for every chunk at every node that transfers touch, so that facts about it can be stored in one array.
 //
 // A chunk that comes to most nodes gets one place per node. Other chunks get twice as many places as they have transfers,
 // which is enough for all their ends; where a node stands among them is found by hashing.

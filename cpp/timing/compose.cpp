@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;
 
-// A schedule's transfers as an order; the columns own what the Order's spans show.
+// A schedule's transfers as an order; the columns own the memory of the Order's spans.
 struct OrderColumns {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
@@ -174,7 +174,7 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   }
   const auto spreads = spread_final_values(whole);
   for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
-    // What spread a value collects it, and the other way round.
+    // A transfer that spread a value collects it, and vice versa.
     const bool spread = spreads[i] != 0;
     columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
     const bool sums = spread && collective->reduces(columns.chunk[i]);
@@ -246,8 +246,8 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
     columns.op.push_back(then.op[i]);
     columns.reads.push_back(static_cast<std::uint8_t>(Reads::acc));
   }
-  // Overlapping the two saves about what it takes to fill a pipeline: little where there are many
-  // transfers, while retiming them costs more than all the rest.
+  // Overlapping the two saves about the time to fill a pipeline: little if there are many transfers,
+  // while retiming them costs more than everything else.
   bool may_stack = one_leg(a) && one_leg(b);
   for (ChunkId chunk = 0; may_stack && chunk < collective->chunks(); ++chunk) {
     may_stack = a.collective().bytes(chunk) == collective->bytes(chunk) &&
@@ -258,7 +258,7 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
         retime(collective, routes, columns.order(), first.provenance(), progress).with_facts(facts);
     if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
   }
-  // Serving first what is ready first may also undo what a synthesizer has arranged.
+  // First-come service may also undo a synthesizer's arrangement.
   for (const Time start : then.start) columns.start.push_back(a.time() + start);
   return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
                      first.provenance(), progress)

@@ -1,4 +1,4 @@
-// Schedules from schedules.
+// Schedules made from other schedules.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace tacos {
 // retimed. Throws InfeasibleError where a sum is made at several NPUs.
 Schedule reverse(const Schedule& schedule, const Progress& progress);
 
-// `first`, then `second`, as a schedule of `collective`: each chunk as soon as it is ready or, where that
-// is no better, one after the other. All three number their chunks alike, with bytes in the same ones.
+// `first`, then `second`, as a schedule of `collective`: each chunk as soon as it is ready or, if that is
+// not better, one after the other. All three have the same chunk numbers and the same chunks with bytes.
 Schedule concatenate(const Schedule& first, const Schedule& second,
                      std::shared_ptr<const Collective> collective, const Progress& progress);
 

@@ -1,5 +1,5 @@
-// What waits for what in an ordered list of transfers, by the rules at the top of retime.hpp; used there
-// only. Writers and readers of one `acc` are counted, and a transfer waits for a counter: a
+// The dependencies in an ordered list of transfers, by the rules at the top of retime.hpp; used only
+// there. Writers and readers of one `acc` are counted, and a transfer waits for a counter: a
 // transfer costs a few words and no list of its predecessors.
 #pragma once
 
@@ -49,7 +49,7 @@ struct Wait {
   std::uint32_t next;
 };
 
-// What waits for what, by the rules of retime.hpp.
+// The dependencies, by the rules of retime.hpp.
 class Dependencies {
  public:
   Dependencies(const Collective& collective, const Routes& routes, const Order& order,

@@ -1,13 +1,13 @@
-// The service rule: when every leg of a list of transfers starts. The only event loop of the model;
-// retime and simulate are its two users.
+// The service rule: when every leg of a list of transfers starts. This is the event loop of the model;
+// retime and simulate use it.
 //
-// A leg is ready when what it waits for is there. At every moment the ready legs are tried in the order
+// A leg is ready when what it waits for has arrived. At every moment the ready legs are tried in the order
 // (ready time, position in the list); a leg starts if every link of it is free from the moment the
 // chunk's head reaches that link, and takes each for its own window. Nothing is reserved ahead, nothing
 // slips into a gap in front of a window already taken.
 //
-// What waits for what, how long things take and what is written down is the user's business, a class
-// with these members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
+// Dependencies, durations and records are the responsibility of the user, a class with these
+// members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
 // more):
 //   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
 //   std::span<const Item> gang(Item)         transfers that start together with this one, or none; those

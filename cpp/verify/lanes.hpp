@@ -1,4 +1,4 @@
-// A schedule as the rules read it: its routes walked link by link, and its starts by lane, transfer and leg.
+// The verifier's view of a schedule: routes walked link by link, and starts by lane, transfer and leg.
 #pragma once
 
 #include <cstdint>

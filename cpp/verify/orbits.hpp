@@ -1,5 +1,5 @@
-// The orbit form of a schedule, checked by the verifier for itself: whether the symmetry is one of the network and of
-// the collective, and which chunk of which stored transfer stands for all its images.
+// The orbit form of a schedule, checked independently by the verifier: whether the symmetry is one of the network and of
+// the collective, and which chunk of which stored transfer represents all its images.
 //
 // Of an orbit, only the chunks of the lowest member of each orbit of members are followed. Each stored transfer is moved
 // by the element that takes its chunk's owner there.

@@ -1,4 +1,4 @@
-// What the rules of verify_program.hpp are checked on: the graph of the steps and the row of all slots.
+// The data for the rules of verify_program.hpp: the graph of the steps and the list of all slots.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class Findings {
   VerifyReport report_;
 };
 
-// Which step waits for which.
+// The graph of which step waits for which.
 class Graph {
  public:
   explicit Graph(const Program& program) : program_(program), thread_(at(program.steps())) {
@@ -73,7 +73,7 @@ class Graph {
     if (const StepId from = program_.spec().comes_from[at(step)]; from >= 0) visit(from);
   }
 
-  // Steps in an order in which each comes after those it waits for; those of circles are missing.
+  // Steps in an order in which each comes after those it waits for; steps of cycles are missing.
   std::vector<StepId> order() const {
     const auto steps = at(program_.steps());
     std::vector<std::int64_t> begin(steps + 2, 0);
@@ -103,7 +103,7 @@ class Graph {
     return result;
   }
 
-  // Some circle among the steps that are not in `order`.
+  // A cycle among the steps that are not in `order`.
   std::vector<StepId> circle(const std::vector<StepId>& order) const {
     std::vector<std::uint8_t> runs(at(program_.steps()), 0);
     for (const StepId step : order) runs[at(step)] = 1;
@@ -129,7 +129,7 @@ class Graph {
   std::vector<ThreadId> thread_;
 };
 
-// All slots of all ranks in one row; in place, an input slot is the output slot of its chunk.
+// All slots of all ranks in one list; in place, an input slot is the output slot of its chunk.
 class Memory {
  public:
   explicit Memory(const Program& program) : program_(program) {

@@ -1,8 +1,7 @@
-// Races. Each rank keeps clocks: how far each of its steps is behind each thread that touches its
-// memory, as far as the rank's own threads and dependencies tell, and one look at the nearest steps
-// of others, since mostly a single message tells the rest. Doubts that remain, such as orders that
-// hold only by way of a whole ring, are settled together at the end: clocks of all steps in one sweep
-// for every few threads in doubt.
+// Races. Each rank has vector clocks for the threads that touch its memory. They follow the rank's own
+// threads and dependencies, and a few steps of other ranks, since mostly a single message decides. Pairs
+// that stay undecided, such as orders that hold only through a whole ring, are decided together at the
+// end: clocks of all steps in one sweep for every few undecided threads.
 //
 // Cost: O(steps · threads of a rank), and O(steps · threads in doubt), 32 of them at a time.
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace tacos::program_check {
 
 namespace {
 
-// Of the steps that touch one rank's memory, which come after which.
+// The order of the steps that touch one rank's memory.
 class RankOrder {
  public:
   RankOrder(const Program& program, const Graph& graph, const std::vector<StepId>& order)

@@ -1,5 +1,5 @@
-// How a chunk passes a route, computed by the verifier for itself: the links walked again from the
-// topology, the times again from latencies and bandwidths. Shares nothing with Routes' own arithmetic.
+// How a chunk crosses a route, computed independently by the verifier: links are walked from the topology,
+// and times are computed from latencies and bandwidths. Shares no arithmetic with Routes.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The rules of the verifier, which verify.hpp lists: one function for what concerns links, one for what concerns chunks.
+// The rules of the verifier, which verify.hpp lists: one function for links, others for chunks.
 #pragma once
 
 #include <cstdint>

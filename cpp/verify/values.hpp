@@ -1,4 +1,4 @@
-// What the verifier knows of a value: which contributions are in it, and how they were added up.
+// What the verifier knows about a value: which contributions it contains, and in which order they were added.
 //
 // Both are fingerprints of fixed size, since true sets would cost O(N) per transfer.
 #pragma once

@@ -4,10 +4,10 @@
 // The rules, each a value of Violation::rule:
 //   causality      a transfer starts only when its source holds what it reads, and each leg of a route
 //                  only when the leg before has arrived;
-//   capacity       no two transfers use a physical link at one time;
+//   capacity       no two transfers use a physical link at the same time;
 //   postcondition  every NPU that must end with a chunk has received it;
 //   contribution   every final value contains every contribution exactly once;
-//   unneeded       every transfer changes what some NPU needs in the end (unless allowed);
+//   unneeded       every transfer affects a value that some NPU needs in the end (unless allowed);
 //   symmetry       (orbits) the generators act as claimed and preserve topology and collective.
 // Of arrivals at one node and moment, copies come before sums.
 //
@@ -17,7 +17,7 @@
 // with probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
 // is wrong. Chunks that are only copied need just the time of arrival at each node.
 //
-// Next to the rules, the verifier tells whether a schedule is consistent: whether all NPUs that end with
+// In addition to the rules, the verifier tells whether a schedule is consistent: whether all NPUs that end with
 // a sum end with the same bits of it. Floating-point addition commutes but does not associate, so two
 // sums have the same bits if they were added up in the same order, operands swapped or not. A schedule
 // leaves open in which order an NPU adds what arrives between two reads of `acc`; executors use one order

@@ -13,8 +13,7 @@ namespace {
 
 using namespace program_check;
 
-constexpr std::size_t kNamed =
-    8;  // steps of a circle, contributions of a sum: more fill no sentence
+constexpr std::size_t kNamed = 8;  // most steps of a cycle, or contributions of a sum, in a message
 
 // --- messages
 
@@ -55,7 +54,7 @@ void check_messages(const Program& program, const Graph& graph, Findings& findin
                           ? s.peer[at(step)]
                           : s.thread_send_peer[at(graph.thread(step))];
     findings.add("unmatched", step,
-                 "sends to rank " + std::to_string(to) + " what is never received");
+                 "sends a message to rank " + std::to_string(to) + " that is never received");
   }
 }
 
@@ -167,7 +166,7 @@ std::vector<Value> execute(const Program& program, const Graph& graph, const Mem
   return slots;
 }
 
-// Says why an output slot does not hold what it should.
+// Explains why an output slot has a wrong value.
 std::string explain(const Multiset& value, const Collective& collective, ChunkId chunk) {
   const auto listed = [](const std::vector<NodeId>& ranks) {
     std::string text;

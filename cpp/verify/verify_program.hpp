@@ -1,14 +1,14 @@
-// The checker of programs: does an algorithm as the ranks run it do what it says?
+// The verifier of programs: does an algorithm, as the ranks run it, do what it claims?
 //
 // The rules, each a value of Violation::rule:
 //   unmatched      every send has one receive of the same count at its peer, and every wait a signal;
-//   deadlock       the steps can all run: none wait for each other in a circle;
-//   undefined      a step reads only slots that something has been written to;
+//   deadlock       all steps can run: none wait for each other in a cycle;
+//   undefined      a step reads only slots that have been written;
 //   input          out of place, no step writes an input slot;
-//   race           two steps that touch a slot, one of them writing, are ordered;
+//   race           two steps that access a slot are ordered if one of them writes;
 //   postcondition  every output slot ends with its chunk;
 //   contribution   every sum contains every contribution exactly once.
-// Sends are taken as buffered: they wait for no receive.
+// Sends count as buffered: they do not wait for receives.
 //
 // The steps form a graph: next in thread, depends on, comes from. They are executed once in a
 // topological order on symbols instead of data: a value is a number of contributions and the sum modulo

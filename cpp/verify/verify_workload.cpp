@@ -15,7 +15,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kNamed = 6;  // nodes of a circle, ranks of a group: more fill no sentence
+constexpr std::size_t kNamed = 6;  // most nodes of a cycle, or ranks of a group, in a message
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 constexpr const char* kComm[] = {"all-reduce",     "reduce",    "all-gather", "gather",
                                  "scatter",        "broadcast", "all-to-all", "reduce-scatter",
@@ -108,7 +108,7 @@ class Checker {
       const auto both = std::min(sends.size(), receives.size());
       for (std::size_t i = 0; i < both; ++i) send_of_[receives[i]] = sends[i];
       for (auto i = both; i < sends.size(); ++i) {
-        add("unmatched", sends[i], " sends what is never received");
+        add("unmatched", sends[i], " sends a message that is never received");
       }
       for (auto i = both; i < receives.size(); ++i) {
         add("unmatched", receives[i], " waits for a message that is never sent");
@@ -171,7 +171,7 @@ class Checker {
     return std::string(kComm[c_.comm[row]]) + " of " + std::to_string(c_.bytes[row]) + " B";
   }
 
-  // Executes everything that can be; follows what is left back to a circle.
+  // Executes all nodes that can run; follows the remaining ones back to a cycle.
   void find_circle() {
     std::vector<std::uint32_t> waits(rows(), 0);
     std::vector<std::size_t> missing(meetings_.size());  // members that have not begun

@@ -1,15 +1,15 @@
-// The checker of workloads: can all ranks finish their nodes?
+// The verifier of workloads: can all ranks finish their nodes?
 //
 // The rules, each a value of Violation::rule:
-//   unmatched   every send has one receive with the same ranks, tag and size, and the other way round;
-//   alone       no collective is one of a single rank;
+//   unmatched   every send has one receive with the same ranks, tag and size, and vice versa;
+//   alone       every collective has at least two ranks;
 //   missing     all members of a group join each of its collectives;
 //   mismatch    all members join with the same kind of collective and the same size;
-//   deadlock    no nodes wait for each other in a circle across ranks.
+//   deadlock    nodes do not wait for each other in a cycle across ranks.
 //
 // The k-th send meets the k-th receive of its key, and the k-th collective of a group on one rank meets
 // the k-th on the others. Nodes of a rank are counted in the order in which they become ready if nothing
-// takes time, lower ids first. Sends are buffered: they wait for no receive. A collective ends
+// takes time, lower ids first. Sends are buffered: they do not wait for receives. A collective ends
 // on every member after it has begun on all of them. Nothing else makes a node wait: whether a simulator that
 // runs one communication at a time gets stuck on an order of two groups, its run tells.
 //

@@ -1,13 +1,13 @@
 """Lower bounds: a time that no schedule can beat, and the reason for it.
 
 Four arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
-needed. *Cuts*: what must leave a set of nodes passes the links out of it; the narrowest set is
-searched by maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Cuts in time*:
-what passes them has a way to go before and after, on which it can be summed and copied only as far as
-the latencies leave time for it (``cpp/bound/timed_cuts.hpp`` has the proof). *Sets*: an
-all-reduce among p disjoint sets of nodes passes their borders 2(p - 1) times with every byte. Where
-every pair of NPUs has bytes of its own (all-to-all), these use up capacity in proportion to their
-distance, and the best lengths to measure with come from a linear program.
+needed. *Cuts*: what must leave a set of nodes has to cross the links out of it; the narrowest cut is found by
+maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Cuts in time*: what crosses a
+cut has to travel before and after it, and can be summed and copied on the way only as far as the latencies
+leave time for it (``cpp/bound/timed_cuts.hpp`` has the proof). *Sets*: every byte of an all-reduce among p
+disjoint sets of nodes crosses their borders 2(p - 1) times. If every pair of NPUs has its own bytes
+(all-to-all), these use capacity in proportion to their distance, and a linear program finds the link lengths
+that give the best bound.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Binding", "Bound", "binding", "bound"]
 
 _LP_COLUMNS = 8_000
-"""A linear program of more flows than this (sources times links) takes more than a second."""
+"""Largest linear program, in flows (sources times links); a larger one takes more than a second."""
 _LP_LENGTHS = 10**9
 _DISTANCES = 50_000_000
-"""Distances are summed where NPUs times links are fewer: a few seconds."""
+"""Largest NPUs times links for which distances are summed: a few seconds."""
 _SAME = 1 + 1e-9
 _LATENT = 1.05
 """Times the time of the bandwidth alone, from which on latencies are a part of what limits a collective."""
@@ -57,7 +57,7 @@ _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "bo
     ),
     "box",
 )
-"""What the innermost part of a network is called, by its family."""
+"""Name of the innermost part of a network, by its family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Bound:
     Attributes:
         time_ps: The largest valid bound, in picoseconds, rounded down.
         latency_s: Time of the longest path that some chunk has to travel, with its serialization.
-        bandwidth_s: Time in which the bytes pass the narrowest cut, as if they were a fluid.
+        bandwidth_s: Time in which the bytes cross the narrowest cut, as a fluid.
         exact: Whether ``bandwidth_s`` is known to be reached by large buffers in many chunks.
         why: What limits the time, and why the bound may not be attainable.
         cut: Nodes around which the narrowest cut runs (of several sets, the first); empty if the
@@ -112,7 +112,7 @@ def bound(
 
     Args:
         topology: The network.
-        collective: What is to be achieved.
+        collective: The collective.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -151,14 +151,14 @@ def bound(
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What limits a collective's bandwidth: no schedule is faster than ``bytes / (weights @ link_bandwidth_Bps)``.
+    """The limit of a collective's bandwidth: no schedule is faster than ``bytes / (weights @ link_bandwidth_Bps)``.
 
-    This holds for any bandwidths of the links, so it says what more bandwidth would be worth.
+    This holds for any bandwidths of the links, so it shows what more bandwidth would be worth.
 
     Attributes:
-        bytes: What must pass.
-        weights: How much each link's bandwidth counts.
-        latency_s: The longest way that some chunk has to go.
+        bytes: Bytes that must cross.
+        weights: Weight of each link's bandwidth.
+        latency_s: Latency of the longest path that some chunk has to travel.
     """
 
     bytes: float
@@ -187,7 +187,7 @@ def binding(topology: Network, collective: Collective) -> Binding:
         inside[cut.nodes] = True
         there, back = (topology.link_src, topology.link_dst)[:: 1 if cut.leaving else -1]
         weights = (inside[there] & ~inside[back]).astype(float)
-        # Of several sets alike, the first stands for all.
+        # The first of several equivalent sets represents all.
         weights *= cut.bandwidth_Bps / float(weights @ rates)
         bytes_ = cut.bytes
     if any(_has_pairs(part) for part in collective.parts) and topology.links:
@@ -200,7 +200,7 @@ def binding(topology: Network, collective: Collective) -> Binding:
 
 
 def _pair_lengths(topology: Topology, collective: Collective) -> Iterator[NDArray[np.int64]]:
-    """Lengths of links that may bind what is sent between pairs."""
+    """Yield lengths of links that may limit the traffic between pairs."""
     small = topology.npus * topology.links <= _LP_COLUMNS
     if small and all(_has_pairs(part) for part in collective.parts):
         yield _concurrent_flow(topology, collective)[1]
@@ -222,7 +222,7 @@ def _pair_lengths(topology: Topology, collective: Collective) -> Iterator[NDArra
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """What bytes times distance say."""
+    """The bound from bytes times distance."""
 
     time_s: float = 0.0
     exact: bool = False
@@ -231,7 +231,7 @@ class _Pairs:
 
 
 def _has_pairs(part: CollectivePart) -> bool:
-    """Whether all is messages from one NPU to another, with no NPU at an end of all of them."""
+    """Return whether all chunks are messages between two NPUs, and no NPU is an end of all of them."""
     return kind_of(part).per_pair or part.kind == "send_recv"
 
 
@@ -277,7 +277,7 @@ def _distance_bound(
 
 
 def _lengths(topology: Topology) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Lengths of links that make good bounds: all alike, or one of the speeds only."""
+    """Yield lengths of links that give good bounds: all equal, or only the links of one speed."""
     yield "all links", np.ones(topology.links, np.int64)
     speeds, kind = np.unique(topology.link_bandwidth_Bps, return_inverse=True)
     if 1 < len(speeds) <= 4:
@@ -287,7 +287,7 @@ def _lengths(topology: Topology) -> Iterator[tuple[str, NDArray[np.int64]]]:
 
 
 def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
-    """Bytes from every NPU to every other."""
+    """Return the bytes from every NPU to every other."""
     result = np.zeros((topology.npus, topology.npus))
     for part in collective.parts:
         if part.kind == "send_recv":
@@ -302,7 +302,7 @@ def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
 
 
 def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float, NDArray[np.int64]]:
-    """The least time in which all pairs' bytes flow, and the links' lengths that prove it.
+    """Return the least time in which all pairs' bytes flow, and the link lengths that prove it.
 
     Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
     and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
@@ -352,13 +352,13 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
 
 
-# --- what is known of reaching it ----------------------------------------------------------------
+# --- whether the bound is attainable --------------------------------------------------------------
 
 
 def _doubts(
     topology: Topology, collective: Collective, report: BoundReport, pairs: _Pairs
 ) -> list[str]:
-    """Why the bandwidth bound may not be reached; nothing where it is known that it can be."""
+    """Return reasons why the bandwidth bound may not be attainable; none if it is known to be."""
     bandwidth_s = max(report.bandwidth_s, pairs.time_s)
     if bandwidth_s == 0:
         return []
@@ -386,7 +386,7 @@ def _doubts(
 
 
 def _unbalanced(topology: Topology, relays: bool) -> list[str]:
-    """Whether as much enters every node as leaves it, so that switches and relays are not an obstacle."""
+    """Return a node whose bandwidth in and out differ, in words: switches and relays may then be an obstacle."""
     rates = topology.link_bandwidth_Bps.astype(float)
     excess = np.bincount(topology.link_dst, rates, topology.nodes)
     excess -= np.bincount(topology.link_src, rates, topology.nodes)
@@ -399,7 +399,7 @@ def _unbalanced(topology: Topology, relays: bool) -> list[str]:
 
 
 def _one_end(parts: Sequence[CollectivePart]) -> bool:
-    """Whether all messages have one source or one destination: then a flow is an optimum."""
+    """Return whether all messages have one source or one destination: then a flow is optimal."""
     if any(part.kind != "send_recv" for part in parts):
         return False
     ends = [
@@ -410,7 +410,7 @@ def _one_end(parts: Sequence[CollectivePart]) -> bool:
 
 
 def _star_s(topology: Topology, part: CollectivePart) -> float:
-    """The time of an all-reduce in one switch that reduces and multicasts, as NVLS does it."""
+    """Return the time of an all-reduce in one switch that reduces and multicasts, as NVLS does."""
     best = float("inf")
     for i in np.flatnonzero(topology.switch_capabilities == 3).tolist():
         node = topology.npus + i
@@ -427,7 +427,7 @@ def _star_s(topology: Topology, part: CollectivePart) -> float:
 
 
 def _ports_suffice(topology: Topology, part: CollectivePart, report: BoundReport) -> bool:
-    """Whether one NPU's links bind in a symmetric network of equal links where nothing else can.
+    """Return whether one NPU's links limit a symmetric network of equal links, where nothing else can.
 
     A connected vertex-transitive network without parallel links is as well connected as one NPU
     (Mader, Hamidoune), so that no other cut is narrower; and one switch is not an obstacle.
@@ -520,7 +520,7 @@ _PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"
 
 
 def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:
-    """A set of nodes and the links around it, as people call them."""
+    """Return names of a set of nodes and of the links around it."""
     npus = np.array([node for node in nodes if node < topology.npus])
     if len(npus) <= 1:
         return topology.node_name(int(npus[0]) if len(npus) else nodes[0]), "link"
@@ -535,14 +535,14 @@ def _named(topology: Topology, nodes: Sequence[int]) -> tuple[str, str]:
 
 
 def _is_unit(topology: Topology, count: int) -> bool:
-    """Whether this many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
+    """Return whether this many NPUs are one box: all but the outermost dimension, or one leaf's NPUs."""
     sizes = [size for _, size in topology.dims] or [0]
     inner = sizes[0] if topology.family == "fat_tree" else int(np.prod(sizes[:-1]))
     return count == inner < topology.npus
 
 
 def _slab(topology: Topology, npus: NDArray[np.int64]) -> str:
-    """The NPUs that are a range in one dimension and everything in the others; else nothing."""
+    """Describe NPUs that are a range in one dimension and everything in the others; otherwise return nothing."""
     step, ranges, count = 1, [], 1
     for d, (_, size) in enumerate(topology.dims):
         at = np.unique(npus // step % size)

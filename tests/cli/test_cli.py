@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 import tacos
 from tacos import console, doctor
-from tacos.cli import main
-from tacos.cli.app import app
+from tacos.cli import load, main
 
 
 @pytest.fixture
@@ -133,7 +132,7 @@ def test_topo_alone_lists_the_short_names(capsys):
 
 
 def verbs():
-    return [name for name in app if not name.startswith("-")]
+    return [name for name in load() if not name.startswith("-")]
 
 
 @pytest.mark.parametrize("verb", verbs())

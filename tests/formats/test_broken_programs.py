@@ -70,8 +70,8 @@ def test_a_missing_receive(program):
         broken = without(program, step)
         (told,) = (v for v in found(broken) if v.rule == "unmatched")
         assert told.transfer == sender - (sender > step)
-        assert told.message.startswith(f"{program.describe(sender)} sends to rank ")
-        assert told.message.endswith("what is never received")
+        assert told.message.startswith(f"{program.describe(sender)} sends a message to rank ")
+        assert told.message.endswith("that is never received")
 
 
 def test_a_dropped_copy(program):

@@ -186,7 +186,7 @@ def test_links_of_a_gpu_to_its_cpu(load_text):
         system(gpu(0, nvlink(1, "x")) + gpu(1)): "line 1: count of <nvlink> is 'x'; it must be a",
         system(gpu(0, nvlink(1, 10**8)) + gpu(1)): "line 1: count of <nvlink> is '100000000'; it",
         system(gpu(0, more='rank="a"')): "line 1: rank of <gpu> is 'a'; it must be a whole",
-        system('<pci busid="0" link_speed="fast"/>'): "line 1: link_speed of <pci> is 'fast', write",
+        system('<pci busid="0" link_speed="fast"/>'): "line 1: link_speed of <pci> is 'fast'; write",
         '<!DOCTYPE a [<!ENTITY e "x">]><system>&e;</system>': "line 1: a document type declaration",
         "<system>" + "<pci busid='0'>" * 100: "line 1: nested deeper than 64",
     }.items(),
@@ -194,7 +194,7 @@ def test_links_of_a_gpu_to_its_cpu(load_text):
 def test_wrong_machines_get_one_sentence(tmp_path, text, says):
     file = tmp_path / "box.xml"
     file.write_text(text)
-    options = {} if "none of" in says else {"format": "nccl"}
+    options = {} if "any of the formats" in says else {"format": "nccl"}
     with pytest.raises(FormatError) as error:
         tacos.load(file, **options)
     assert str(error.value).startswith(f"{file}: {says}")
@@ -270,7 +270,9 @@ def test_few_nvlinks_are_direct(load_text):
         matrix(
             "GPU0 X QPI", "GPU1 QPI X"
         ): "line 2: a cell is 'QPI'; it must be one of X, NV#, PIX",
-        matrix("GPU0 X NV4", "NIC0 NV4 X", head="GPU0 NIC0"): "NIC0 has NVLinks to GPU0, only GPUs",
+        matrix(
+            "GPU0 X NV4", "NIC0 NV4 X", head="GPU0 NIC0"
+        ): "NIC0 has NVLinks to GPU0, but only GPUs",
     }.items(),
 )
 def test_wrong_matrices_get_one_sentence(tmp_path, text, says):

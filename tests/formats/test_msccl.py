@@ -124,7 +124,7 @@ def test_an_exchange_of_two(exchange):
         (('type="s" srcbuf="i" srcoff="0"', 'type="nop" srcbuf="i" srcoff="0"'), "unmatched",
          "rank 1, thread 0, step 2 waits for a message from rank 0 that is never sent"),
         (('type="r" ', 'type="nop" '), "unmatched",
-         "rank 1, thread 0, step 1 sends to rank 0 what is never received"),
+         "rank 1, thread 0, step 1 sends a message to rank 0 that is never received"),
         (('chan="0"', 'chan="1"'), "unmatched", "waits for a message from rank"),
         (('depid="-1" deps="-1" hasdep="1"', 'depid="1" deps="0" hasdep="1"'), "deadlock",
          "wait for each other"),

@@ -230,7 +230,7 @@ def test_wrong_files_of_taccl(tmp_path):
         ('"alpha": 0.3', '"alpha": "x"'): "alpha: expected float, got str",
         ('"alpha": 0.3', '"alpha": -1'): "alpha is -1.0; it must be a time in microseconds",
         ("[8], ", "[0], "): "node_betas_list[0] is 0.0; it must be a time in microseconds above 0",
-        ("[8], ", "[1, 2], "): "gpus_per_node is 4, with two betas it must be 8",
+        ("[8], ", "[1, 2], "): "gpus_per_node is 4; with two betas it must be 8",
         ("[8], ", "[], "): "node_betas_list has 0 entries",
         ('_node": 4', '_node": 0'): "gpus_per_node is 0; it must be 1 to",
         ('"name": "DGX2_1MB", ', ""): "object missing required field name",

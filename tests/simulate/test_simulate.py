@@ -267,7 +267,7 @@ def test_parallel_links_are_matched_in_order():
 
 def test_a_topology_with_other_nodes_is_refused():
     with pytest.raises(
-        ValueError, match="topology has 4 NPUs and 0 switches, the schedule's has 3"
+        ValueError, match="topology has 4 NPUs and 0 switches, but the schedule's has 3"
     ):
         simulate(relay(), tp.mesh(4, **SPEED))
 
@@ -505,7 +505,7 @@ def test_wrong_arguments_get_one_sentence(arguments, message):
         (Fault, "either a link or an npu"),
         (lambda: Fault(link=0, npu=0), "either a link or an npu"),
         (lambda: Fault(link=0, begin="soon"), "begin 'soon' is not understood"),
-        (lambda: Straggler(npu=0, slowdown=float("inf")), "never sends"),
+        (lambda: Straggler(npu=0, slowdown=float("inf")), "never send"),
         (lambda: Straggler(npu=0, late=-1), "late -1 must not be negative"),
         (lambda: Fault.parse("link=0,both=maybe"), "both must be one of yes, no; got 'maybe'"),
         (lambda: Fault(npu=0, both=True), "both is for a link"),

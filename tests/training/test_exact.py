@@ -225,7 +225,7 @@ def test_slow_and_dead_links_make_the_step_longer():
     assert (slow.link_bandwidth_Bps != TWO.link_bandwidth_Bps).sum() == 4 + 2
     with pytest.raises(ValueError, match="lasts for the whole step"):
         training.disturbed(TWO, ["nic=3,begin=1ms"])
-    with pytest.raises(ValueError, match="no links of its own"):
+    with pytest.raises(ValueError, match="no link of its own"):
         training.disturbed(ONE, ["nic=3"])
 
 

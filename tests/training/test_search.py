@@ -68,7 +68,7 @@ def test_an_executor_gives_the_same_ranking_and_progress():
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"batch": 33}, r"^no parallelism goes with llama3-8b, 16 NPUs and a batch of 33: "),
+        ({"batch": 33}, r"^no parallelism fits llama3-8b, 16 NPUs and a batch of 33: "),
         ({"batch": 32, "tp": 3}, r"does not divide 16 NPUs$"),
         ({"batch": 32, "ttp": 3}, r"^'ttp' is not a field of Parallelism"),
     ],

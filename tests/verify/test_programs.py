@@ -167,13 +167,15 @@ def test_a_missing_receive():
             (1, 0, -1, [("copy", INPUT, 0, OUTPUT, 1)]),
         ],
     )
-    assert messages(program) == ["rank 0, thread 0, step 1 sends to rank 1 what is never received"]
+    assert messages(program) == [
+        "rank 0, thread 0, step 1 sends a message to rank 1 that is never received"
+    ]
 
 
 def test_a_receive_without_a_send():
     assert messages(exchange(recv=("recv", None, None, OUTPUT, 1))) == [
         "rank 0, thread 1, step 0 waits for a message from rank 1 that is never sent",
-        "rank 1, thread 0, step 1 sends to rank 0 what is never received",
+        "rank 1, thread 0, step 1 sends a message to rank 0 that is never received",
     ]
 
 

@@ -1,9 +1,9 @@
-// Trees of one NPU of a symmetric network that use all orbits of links alike, and are shallow.
+// Shallow trees of one NPU of a symmetric network that use all orbits of links equally.
 //
-// The first trees are those of the fastest ways, where several are as fast the one over the least used
-// orbits. Then, as long as the fullest orbit can be relieved, a node is reached another way: of all
-// that would leave the orbits they use below the fullest, the one that arrives first. The sorted loads
-// fall with every change, so this ends.
+// The initial trees use the fastest paths and, among equally fast ones, the least used orbits. Then, as
+// long as the most loaded orbit can be relieved, a node is moved to another path: among those whose orbits
+// stay below the most loaded one, the path that arrives first. The sorted loads decrease with every change,
+// so this terminates.
 #pragma once
 
 #include <cstdint>

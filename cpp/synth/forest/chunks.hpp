@@ -11,7 +11,7 @@
 
 namespace tacos {
 
-// What goes where, as retime() takes it: piece after piece, each down its tree.
+// Moves in the form that retime() takes, piece by piece, each down its tree.
 struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
@@ -33,7 +33,7 @@ struct ForestMoves {
 // in proportion to its weight, as evenly over time as possible.
 ForestMoves moves(const Forest& forest, std::span<const NodeId> holder);
 
-// The schedule of a collective that sums nothing.
+// The schedule of a collective that only copies.
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,
                   const Progress& progress);

@@ -27,7 +27,7 @@ class Growth {
   void wants(NodeId root, std::int64_t weight);
   std::int64_t wanted(NodeId root) const { return rest_[static_cast<std::size_t>(root)]; }
 
-  // A tree that carries part of what its root wants, or all of it; none where the growth is stuck.
+  // A tree that carries part or all of its root's demand; none if the growth is stuck.
   std::optional<Tree> tree(NodeId root, const Progress& progress);
 
   // Images of the tree that was just grown, for the images of its root, so that all weigh the same: the tree
@@ -36,7 +36,7 @@ class Growth {
   std::int64_t repeat(const Tree& tree, std::span<const NodeId> roots,
                       std::span<const LinkId> links, std::span<const NodeId> enough);
 
-  // A tree for all that is left, whatever is left of the links: each member over its fastest way.
+  // A tree for the remaining demand, regardless of link capacities: each member over its fastest path.
   Tree fastest_tree(NodeId root);
 
  private:
@@ -50,7 +50,7 @@ class Growth {
   struct Later {
     bool operator()(const Hop& a, const Hop& b) const;
   };
-  // A set of nodes that was found narrow.
+  // A set of nodes with little incoming bandwidth left.
   struct Narrow {
     Set inside;
     Amount slack = 0;

@@ -1,4 +1,4 @@
-// Forests and schedules of networks that look the same from several NPUs (translations.hpp): those of one of them,
+// Forests and schedules of networks that look the same from several NPUs (translations.hpp): those of one NPU
 // and their images.
 #pragma once
 

@@ -102,7 +102,7 @@ std::optional<Forest> grow(const std::shared_ptr<const Topology>& topology,
     total += demand.amount * rates.demand_weight;
   }
   forest::TreeList trees(topology);
-  // Roots take turns, so that none takes all the short ways.
+  // Roots take turns, so that none takes all the short paths.
   for (auto left = total; left > 0;) {
     bool grew = false;
     for (const auto& demand : demands) {

@@ -1,8 +1,8 @@
 // Spanning trees that together use a network as fully as any collective can.
 //
-// The problem. Each root wants to send to all members at a rate in proportion to its demand. A packing
-// gives every root trees (arborescences that span the members) with weights that sum up to its rate, such
-// that no link carries more than its bandwidth. What must enter a set X of nodes bounds the rate:
+// The problem. Each root sends to all members at a rate proportional to its demand. A packing gives every
+// root trees (arborescences that span the members) whose weights sum up to its rate, and no link carries
+// more than its bandwidth. What must enter a set X of nodes bounds the rate:
 //     bandwidth into X  >=  rates of the roots outside X,   for every X that holds a member.
 // By the theorems of Edmonds, and of Bang-Jensen, Frank and Jackson, the largest rate that these cuts
 // allow is reached if every node that is not a member (a switch, or an NPU that only relays) has as much
@@ -18,9 +18,9 @@
 // hops'; what its root has left then waits for another tree. Sets that were found narrow are remembered,
 // and most hops that would cross them are refused without a flow.
 //
-// Among the hops that carry a good part of the weight, the one that arrives first is taken, by latencies and by
-// the time of a middling chunk on the slowest link: trees are shallow where the cuts allow it, still few, and a
-// NIC carries what only it can carry.
+// Among the hops that carry a good part of the weight, the one that arrives first is chosen, by latencies and by
+// the time of an average chunk on the slowest link. So trees are shallow if the cuts allow it, there are few of
+// them, and a NIC carries what only it can carry.
 //
 // A switch that can multicast is reached and left like a member: one chunk on the link into it goes on over all
 // its links (tree_list.hpp). That is done where it carries more, or where only one root sends.

@@ -1,4 +1,4 @@
-// Which of the hops that could start at one moment do start: as many as possible.
+// Selects, among the hops that could start at a moment, as many as possible that can start together.
 //
 // Hops of a class use the same resources. Of each class at most one hop starts, and each resource takes
 // one. Offers are taken in their order; where a port then has none, the others make room for it along an

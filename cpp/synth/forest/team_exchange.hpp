@@ -1,9 +1,9 @@
-// All-reduces of few bytes, where every hop costs more than what it carries.
+// All-reduces of few bytes, in which latency dominates.
 //
-// NPUs fall into teams of one size (boxes, or each NPU alone). Of every chunk, each team first sums its part at one
-// of its members, straight; these then send their sums to each other at once, so that each has the whole after
-// one way across; and spread it in their teams, straight. Owners take turns from chunk to chunk. With teams of one
-// that is a single step: every member sends its input to all others.
+// NPUs form teams of equal size (boxes, or each NPU alone). For every chunk, the members of each team first send their
+// inputs directly to one member, the owner. The owners then send their sums directly to each other, and finally the
+// total to their teams. So the network is crossed once. Owners rotate from chunk to chunk. With teams of one, this is a
+// single step: every member sends its input to all others.
 //
 // An owner must have sent its sum to the others before theirs arrive and are added to it. Sums are under way for at
 // least a latency, which is mostly longer than it takes to send them all. Where it is not, there is no schedule.

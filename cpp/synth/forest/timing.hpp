@@ -1,10 +1,9 @@
-// Start times for chunks on trees, by priority: at every moment each port that is free takes, of the
-// chunks that are there, the one that is most urgent.
+// Start times for chunks on trees, by priority: at every moment each free port takes the most urgent of the
+// available chunks.
 //
-// First come, first served (retime) would let a root pour all its pieces into the network before anything
-// is passed on. Here piece k has its turn after about k periods, a period being what the busiest link needs
-// for one piece of every member; and what has a long way to go still goes first. The most urgent is what has
-// the least
+// First come, first served (retime) would let a root send all its pieces before anything is forwarded. Here
+// piece k has its turn after about k periods, where a period is the time of the busiest link for one piece of
+// every member, and chunks with a long way to go take precedence. The most urgent hop has the least
 //     k · period - time of the longest way below the hop,
 //     k · period + time of the way from the root,
 // or what keeps the resources busy that have the most left to carry. A hop through switches takes several

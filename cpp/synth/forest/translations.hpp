@@ -1,4 +1,4 @@
-// Networks that look the same from every NPU, seen from one of them.
+// Networks that look the same from every NPU, described from one of them.
 //
 // The topology's dimensions give every NPU coordinates. If moving all NPUs by one along each dimension is a
 // symmetry of the network, and no move but the identity keeps a link in place, then the trees of NPU 0

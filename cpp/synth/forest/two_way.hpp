@@ -1,7 +1,7 @@
 // Trees for all-reduces, each of which carries sums up and results down.
 //
-// Where every link has one of its speed that leads back, a chunk whose sum goes up a tree and down the same
-// tree again uses both links of each of its hops once, wherever the root is. So owners need not be chosen evenly:
+// If every link has a link back of the same speed, a chunk whose sum goes up a tree and down the same tree
+// uses both links of each of its hops once, wherever the root is. So owners need not be chosen evenly:
 // what counts is how many trees a pair of links is in. By Tutte and Nash-Williams, trees can be packed up
 // to the narrowest of all partitions into connected sets, which is the bound of an all-reduce; on a mesh that
 // is half as much again as a reduce-scatter and an all-gather reach, which wait for the corners.
@@ -12,7 +12,7 @@
 //
 // A switch that can multicast and reduce (NVLS, SHARP) is a node of the trees: sums join there, and results part.
 //
-// Hops go over one link or through nodes that are not members, where the method is only a good guess.
+// Hops use one link, or a path through nodes that are not members, for which the method is a heuristic.
 //
 // Cost: O(E log V) for each tree.
 #pragma once

@@ -101,7 +101,7 @@ class Synthesis {
     return traits(kind_).two_phases() ? part_of(progress_, half, half + 0.5) : progress_;
   }
 
-  // All that follows moves transfers so that they leave NPU 0.
+  // Below, transfers are translated so that they leave NPU 0.
 
   void store_gather(Log log) {
     for (std::size_t m = 0; m < log.size(); ++m) {

@@ -1,4 +1,4 @@
-// The symmetric engine: solve a collective for one NPU and translate the answer to all others.
+// The symmetric engine: solves a collective for one NPU and translates the schedule to all others.
 //
 // The network. Where moving all NPUs along a dimension changes nothing, the network is a Cayley
 // graph of G = Z_n1 × … × Z_nk: its NPUs are the elements of G, and x has a link to x + g exactly if
@@ -37,8 +37,8 @@
 // order of dimensions (and either way round a ring where both are as short). A free machine serves
 // the job with the most work left.
 //
-// The answer is stored as seen from the sender: all stored transfers leave NPU 0. They are one
-// NPU's program, and the translations make every NPU's of it.
+// The schedule is stored from the sender's view: all stored transfers leave NPU 0. They are one NPU's
+// program, and the translations give that of every other NPU.
 //
 // Cost: O(N · machines) time and O(N) memory for all but the all-to-all, which takes them per hop.
 #pragma once

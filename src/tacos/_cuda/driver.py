@@ -258,7 +258,7 @@ def gpu() -> Gpu:
     """Return the first GPU.
 
     Raises:
-        TacosError: There is none, or it has no driver.
+        TacosError: There is no GPU, or it has no driver.
     """
     driver = _driver()
     if isinstance(driver, str):

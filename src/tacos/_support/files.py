@@ -21,16 +21,16 @@ __all__ = ["Location", "Stream", "location", "replacing", "replacing_all", "watc
 
 _watchers: list[list[Path]] = []
 _STALE_S = 24 * 3600.0
-"""No file takes a day to write."""
+"""Age in seconds from which a temporary file counts as abandoned: no file takes a day to write."""
 _TEMPORARY = re.compile(r"\.tacos-[0-9a-f]{16}")
 _tidied: set[Path] = set()
-"""Directories in which this process has looked for such files."""
+"""Directories in which this process has looked for abandoned files."""
 
 
 class Stream:
-    """A binary file object in the place of a path.
+    """A binary file object in place of a path.
 
-    Its name stands in messages, and its ending says what a file of that name would hold.
+    Its name appears in messages, and the extension of the name gives the format.
 
     >>> import io
     >>> stream = Stream(io.BytesIO(), "ring.yaml")
@@ -44,12 +44,12 @@ class Stream:
 
     @property
     def suffix(self) -> str:
-        """The ending of the name."""
+        """The extension of the name."""
         return Path(self.name).suffix
 
     @property
     def parent(self) -> Path:
-        """The directory that relative names within the data start from: the current one."""
+        """The directory that relative names within the data refer to: the current one."""
         return Path()
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Stream:
 
 
 Location: TypeAlias = "str | os.PathLike[str] | Stream"
-"""Where data come from or go to."""
+"""A source or destination of data."""
 
 
 def location(path: Location) -> Path | Stream:
@@ -67,7 +67,7 @@ def location(path: Location) -> Path | Stream:
 
 @contextmanager
 def watched() -> Iterator[list[Path]]:
-    """A list of the files that take their places meanwhile.
+    """Collect the files that are written within the block.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, watched() as written:
@@ -86,9 +86,9 @@ def watched() -> Iterator[list[Path]]:
 
 @contextmanager
 def replacing(path: Location) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` once complete and goes away otherwise.
+    """Open a temporary file that replaces `path` when the block completes, and is removed otherwise.
 
-    For a stream, its file object.
+    For a stream, yield its file object.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -101,18 +101,18 @@ def replacing(path: Location) -> Iterator[BinaryIO]:
     if isinstance(path, Stream):
         yield path.file
         return
-    target = Path(os.path.realpath(path))  # a link stays a link
+    target = Path(os.path.realpath(path))  # symbolic links are kept
     if target.exists() and not target.is_file():
         raise FormatError(f"{path}: not a regular file; refusing to overwrite it")
     temporary = _temporary(target)
     try:
-        with temporary.open("xb") as out:  # the permissions of any new file, unlike tempfile's
+        with temporary.open("xb") as out:  # with default permissions, unlike tempfile's
             yield out
             _sync(out)
         with _undisturbed():
             _place(temporary, target)
     except OSError as error:
-        with suppress(OSError):  # where the directory is not one, for instance
+        with suppress(OSError):  # for example if the directory is not a directory
             temporary.unlink()
         raise FormatError(f"{path}: {error.strerror or error}") from None
     except BaseException:
@@ -122,7 +122,7 @@ def replacing(path: Location) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_all() -> Iterator[Callable[[str | os.PathLike[str], bytes], None]]:
-    """A function that writes files, which take their places once all are complete.
+    """Yield a function that writes files, which replace their targets when all are complete.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -178,9 +178,9 @@ def _temporary(target: Path) -> Path:
 
 
 def _sync(out: BinaryIO) -> None:
-    """Wait until a file's data are on the disk: after a power failure, a new name must not stand for an empty file."""
+    """Wait until a file's data are on the disk, so that a power failure does not leave an empty file."""
     out.flush()
-    with suppress(OSError):  # some file systems cannot
+    with suppress(OSError):  # some file systems do not support it
         os.fdatasync(out.fileno())
 
 
@@ -192,7 +192,7 @@ def _place(temporary: Path, target: Path) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Delays Ctrl-C until the end, so that either all files take their places or none."""
+    """Delay Ctrl-C until the end of the block, so that either all files are replaced or none."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield  # only the main thread handles signals

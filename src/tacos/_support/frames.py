@@ -1,7 +1,7 @@
-"""Columns as tables of other libraries: pandas, and all that support Arrow.
+"""Columns as tables of other libraries: pandas, and everything that supports Arrow.
 
-The stream is made by the core (`arrow_stream`), so that Polars, DuckDB, pyarrow and pandas read
-schedules and traces without a copy, and none of them has to be there.
+The core produces the stream (`arrow_stream`), so Polars, DuckDB, pyarrow and pandas read schedules and traces
+without a copy, and none of them is required.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["arrow_stream", "from_rows", "to_arrow", "to_pandas"]
 
 
 class _Stream:
-    """What a library asks for its columns."""
+    """An object that other libraries can read columns from."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self.columns = columns
@@ -47,7 +47,7 @@ def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
     """Return a pyarrow Table over the columns.
 
     Raises:
-        TacosError: There is no pyarrow.
+        TacosError: pyarrow is not installed.
 
     >>> to_arrow({"chunk": np.arange(3), "bytes": np.full(3, 8)}).to_pydict()
     {'chunk': [0, 1, 2], 'bytes': [8, 8, 8]}
@@ -80,7 +80,7 @@ def to_pandas(
 
     Args:
         columns: The columns by name.
-        names: For columns of codes, the name of each code; the frame has the names.
+        names: For columns of codes, the name of each code; the frame has the names instead.
         topology: Adds `src_name` and `dst_name`, the names of the nodes that `src` and `dst` number.
 
     Raises:

@@ -1,9 +1,9 @@
 """Messages for people who run jobs: the logger ``tacos``, with the levels of :mod:`logging`.
 
-A program that sets up logging gets the records as those of any library. Where none does, warnings go to standard error, and what
-``TACOS_DEBUG`` asks for, for all topics, or ``TACOS_LOGS``, topic by topic as ``TORCH_LOGS`` does: ``healing,+flight,-dispatch``.
-A topic is a logger below ``tacos``: its name prints what it informs about, ``+`` before it prints details too, and ``-`` errors
-alone. ``all`` means every topic.
+A program that configures logging gets the records as from any library. Otherwise, warnings go to standard error. More is
+printed as ``TACOS_DEBUG`` asks for all topics, or ``TACOS_LOGS`` topic by topic, as ``TORCH_LOGS`` does:
+``healing,+flight,-dispatch``. A topic is a logger below ``tacos``. Its plain name prints information, ``+`` before it also
+prints details, and ``-`` prints errors only. ``all`` means every topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEVELS = {
 
 
 class _StandardError(logging.Handler):
-    """Prints one line, unless the program has handlers of its own, which get the record too."""
+    """Prints one line, unless the program has its own handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers or any(h is not self for h in LOG.handlers):
@@ -48,7 +48,7 @@ def levels(text: str) -> dict[str, int]:
     """Return the level of each logger that a text names.
 
     Raises:
-        ValueError: It names a topic that there is not.
+        ValueError: The text names an unknown topic.
 
     >>> levels("healing,+flight") == {"tacos.healing": logging.INFO, "tacos.flight": logging.DEBUG}
     True
@@ -71,10 +71,10 @@ def levels(text: str) -> dict[str, int]:
 
 
 def set_level(debug: str | None = None) -> None:
-    """Print what ``TACOS_DEBUG`` and ``TACOS_LOGS`` ask for; a level that the program has chosen for the logger stays.
+    """Print what ``TACOS_DEBUG`` and ``TACOS_LOGS`` ask for; a level that the program has set for the logger is kept.
 
     Raises:
-        ValueError: It is not one of the values that are allowed.
+        ValueError: The value is not allowed.
     """
     said = read("TACOS_DEBUG") if debug is None else debug
     if said or LOG.level == logging.NOTSET:
@@ -97,7 +97,7 @@ class Once:
         self._log, self._said = log, set[str]()
 
     def __call__(self, level: int, sentence: str) -> bool:
-        """Log a sentence; says whether it was new."""
+        """Log a sentence; return whether it was new."""
         if sentence in self._said:
             return False
         if len(self._said) < self._MOST:

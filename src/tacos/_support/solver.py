@@ -4,9 +4,9 @@ A program is columns (variables) and rows (constraints): minimise ``cost @ x`` w
 ``lower <= x <= upper``. :func:`solve` takes one program; a :class:`Session` keeps one and adds rows to it, as cutting
 planes do. HiGHS is imported when it is first used.
 
-HiGHS looks for an interrupt when it calls back, which may take it many seconds. So it runs in a thread that can be left
-behind: Ctrl-C and time limits get through at once. Such a thread must not come back to Python while the
-interpreter ends: Python would unwind the thread's stack, and C++ functions that promise not to throw would abort the process.
+HiGHS can be interrupted only when it calls back, which may take many seconds. So it runs in a thread that can be abandoned:
+Ctrl-C and time limits take effect at once. An abandoned thread must not return to Python while the interpreter exits:
+Python would unwind the thread's stack, and C++ functions marked noexcept would abort the process.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 __all__ = ["LinearProgram", "Session", "Solution", "highs", "running", "solve"]
 
 _LOOK_S = 0.05
-"""Seconds between looks at the clock and at what the caller wants."""
+"""Seconds between checks of the clock and of the caller's progress function."""
 _GRACE_S = 2.0
 """Seconds after the deadline in which HiGHS should notice it by itself."""
 _PARTING_S = 10.0
-"""Seconds that the end of the interpreter waits for HiGHS to call back or to stop; it calls every few milliseconds, but not
-while it simplifies a program, nor often on a busy machine."""
+"""Seconds that the exit of the interpreter waits for HiGHS to call back or to stop. It calls back every few milliseconds,
+but not while it presolves, and less often on a busy machine."""
 _RETURN_S = 0.5
 """Seconds for a callback that has begun to return, also on a busy machine."""
 _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
 _FEASIBLE = 2
-"""HiGHS's ``primal_solution_status`` where there is a feasible solution."""
+"""HiGHS's ``primal_solution_status`` of a feasible solution."""
 _parting = threading.Event()
-"""Whether the interpreter is about to end."""
+"""Whether the interpreter is about to exit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """What is known of a run of HiGHS that may go on. Events say it, since Python 3.11 takes a thread for ended once
-    Ctrl-C has interrupted its `join`.
+    """The state of a run of HiGHS that may have been abandoned. It uses events, since Python 3.11 considers a thread
+    ended once Ctrl-C has interrupted its `join`.
 
     Attributes:
         solver: HiGHS.
         stop: Whether it should stop.
-        done: Whether it has come back.
-        quiet: Whether it has come back, or stays in a callback for good.
+        done: Whether it has returned.
+        quiet: Whether it has returned, or stays in a callback forever.
     """
 
     solver: Any
@@ -64,7 +64,7 @@ class _Run:
     quiet: threading.Event = field(default_factory=threading.Event)
 
     def look(self, event: Any) -> None:
-        """What HiGHS calls now and then."""
+        """The callback of HiGHS."""
         if _parting.is_set():
             self.quiet.set()
             _stay()
@@ -84,10 +84,10 @@ _begun: list[_Run] = []
 
 
 class LinearProgram:
-    """A linear program, or an integer program where `integer` says so.
+    """A linear program, or an integer program in the columns of `integer`.
 
     Attributes:
-        cost: What each column costs; the sum is minimised.
+        cost: Cost of each column; the total is minimised.
         lower, upper: The limits of each column.
         integer: Whether each column takes whole values only.
         row_lower, row_upper: The limits of each row.
@@ -121,17 +121,17 @@ class LinearProgram:
         upper: ArrayLike = np.inf,
         integer: ArrayLike = False,
     ) -> None:
-        """Put a program together.
+        """Build a program.
 
         Args:
             cost: One number per column.
-            entries: Rows, columns and values of the matrix, in any order. Entries at one place are added up.
+            entries: Rows, columns and values of the matrix, in any order. Entries at the same position are added.
             row_lower, row_upper: Limits of the rows, at least one of them an array of their number.
             lower, upper: Limits of the columns; not negative if not given.
             integer: Which columns take whole values only; none if not given.
 
         Raises:
-            ValueError: An array has another length than the columns or rows, an entry is outside the matrix, or not finite.
+            ValueError: The length of an array does not match the columns or rows, or an entry is outside the matrix or not finite.
         """
         self.cost = np.asarray(cost, np.float64)
         columns = len(self.cost)
@@ -147,23 +147,23 @@ class LinearProgram:
 
     @property
     def columns(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return len(self.cost)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the solver says of a program.
+    """The result of the solver.
 
     Attributes:
         status: ``"optimal"``, ``"feasible"`` (it stopped before it could prove more), ``"infeasible"``, ``"unbounded"``, or
             ``"unknown"`` (it stopped without a solution).
-        objective: What the solution costs.
+        objective: Cost of the solution.
         values: Value of each column; None without a solution.
         duals: For each row of a linear program, how much the optimum grows per unit of the row's active limit; None for an
             integer program.
         reduced_costs: The same for the columns and their limits.
-        bound: No solution costs less.
+        bound: Lower bound on the cost of any solution.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
@@ -190,12 +190,12 @@ def solve(
     Args:
         program: What to solve.
         deadline: When to stop, by ``time.monotonic()``.
-        nodes: How many nodes of the search tree to look at, at most; on any machine the same.
-        seed, threads: For HiGHS; the answer may depend on both.
-        tolerance: By how much rows and reduced costs of a linear program may be off; 1e-7 if not given, 1e-10 at best.
+        nodes: Largest number of nodes of the search tree, independent of the machine.
+        seed, threads: Options of HiGHS; the answer may depend on both.
+        tolerance: Allowed error of rows and reduced costs of a linear program; 1e-7 by default, at least 1e-10.
         start: Values of the columns to begin with.
-        progress: Called now and then with the share of the time that is gone; what it raises ends the
-            search and is raised here.
+        progress: Called from time to time with the share of the time that has passed; an exception that it raises ends
+            the search and is raised here.
 
     >>> line = LinearProgram(cost=[3, 1], entries=([0, 0], [0, 1], [1, 1]), row_lower=[2], upper=[9, 1.5])
     >>> found = solve(line)
@@ -207,7 +207,7 @@ def solve(
 
 
 class Session:
-    """A program that is solved again and again, with rows added in between; HiGHS goes on from the last solution.
+    """A program that is solved repeatedly, with rows added in between; HiGHS continues from the last solution.
 
     >>> below = Session(LinearProgram(cost=[-1], entries=([], [], []), upper=[10], row_upper=[]))
     >>> below.solve().values.tolist()
@@ -281,7 +281,7 @@ class Session:
         _check(highs(), status)
 
     def limit_row(self, row: int, lower: float, upper: float) -> None:
-        """Give a row other limits.
+        """Change the limits of a row.
 
         >>> below = Session(LinearProgram(cost=[-1], entries=([0], [0], [1]), row_upper=[4]))
         >>> below.solve().objective
@@ -349,7 +349,7 @@ class Session:
 
 
 def running() -> bool:
-    """Return whether HiGHS is still at work in a thread that was left behind, by any caller in this process."""
+    """Return whether HiGHS is still running in an abandoned thread of this process."""
     return not all(run.done.is_set() for run in _begun)
 
 
@@ -357,7 +357,7 @@ def highs() -> Any:
     """Import HiGHS, which takes a while, and return its module."""
     try:
         import highspy
-    except ImportError as error:  # how a compiled module reports Ctrl-C while it is loaded
+    except ImportError as error:  # a compiled module reports Ctrl-C during its import in this way
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
@@ -365,12 +365,12 @@ def highs() -> Any:
 
 
 def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
-    """Run HiGHS so that Ctrl-C gets through at once, and return whether it has ended.
+    """Run HiGHS so that Ctrl-C takes effect at once, and return whether it has ended.
 
     Args:
-        solver: With a program.
-        until: When to leave it behind, by ``time.monotonic()``. It stops at its next look.
-        tick: Called every 50 ms with the time; what it raises ends the search and is raised here.
+        solver: HiGHS with a program.
+        until: When to abandon it, by ``time.monotonic()``. It stops at its next callback.
+        tick: Called every 50 ms with the time; an exception that it raises ends the search and is raised here.
     """
     run = _Run(solver)
     look = run.look
@@ -391,7 +391,7 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
 
 
 def _stay() -> None:
-    """Never return: a thread of HiGHS that asks for the interpreter when it ends would be unwound, and abort the process."""
+    """Never return: a thread of HiGHS that enters the interpreter during its exit would be unwound, and abort the process."""
     lock = threading.Lock()
     while True:
         lock.acquire()
@@ -399,13 +399,13 @@ def _stay() -> None:
 
 @atexit.register
 def _part() -> None:
-    """Wait until threads that were left behind have ended or stay where they are; keep others from calling back."""
+    """Wait until abandoned threads have ended or are parked in a callback; prevent others from calling back."""
     _parting.set()
     deadline = time.monotonic() + _PARTING_S
     for run in _begun:
         run.quiet.wait(max(deadline - time.monotonic(), 0.0))
     left = [run for run in _begun if not run.done.is_set()]
-    for run in left:  # HiGHS may have threads of its own that call back
+    for run in left:  # HiGHS may have its own threads that call back
         run.solver.clearCallbacks()
     if left:
         time.sleep(_RETURN_S)
@@ -414,7 +414,7 @@ def _part() -> None:
 def _merged(
     row: ArrayLike, column: ArrayLike, value: ArrayLike, *, rows: int, columns: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats]:
-    """Sort the entries by column and row, and add up those at one place; zeros are left out."""
+    """Sort the entries by column and row, and add up those at the same position; zeros are left out."""
     at = np.asarray(row, np.int64), np.asarray(column, np.int64)
     values = np.broadcast_to(np.asarray(value, np.float64), len(at[0]))
     for name, places, count in (("row", at[0], rows), ("column", at[1], columns)):
@@ -434,6 +434,6 @@ def _merged(
 
 
 def _check(highspy: Any, status: Any) -> None:
-    """Refuse what HiGHS refuses, which is a mistake of the caller."""
+    """Raise an error if HiGHS refuses a call, which is a mistake of the caller."""
     if status == highspy.HighsStatus.kError:
         raise ValueError("HiGHS refuses the linear program: a limit or a cost is not a number")

@@ -1,7 +1,7 @@
 """The environment variables that users and launchers set: one table, and the one way to read them.
 
-Every reader goes through :func:`read`, so that a value which is not allowed is named in one sentence, and the manual's page
-on operation lists this table.
+All code reads them through :func:`read`, which reports a value that is not allowed in one sentence. The manual's page on
+operation lists this table.
 
 >>> read("TACOS_CARRIER", {"TACOS_CARRIER": "mpi"})
 'mpi'
@@ -31,7 +31,7 @@ class Variable:
     meaning: str
     """For the manual."""
     default: str = ""
-    """What holds where it is not set, in words; empty: nothing."""
+    """The default, in words; empty: none."""
     values: tuple[str, ...] = ()
     """The values that are allowed, in lower case; empty: any text."""
     secret: bool = False
@@ -41,7 +41,7 @@ class Variable:
 VARIABLES: dict[str, Variable] = {
     variable.name: variable
     for variable in (
-        # Who this process is. Launchers set these.
+        # The identity of this process; set by launchers.
         Variable("TACOS_RANK", "number of this rank, from 0"),
         Variable("TACOS_WORLD_SIZE", "number of ranks"),
         Variable("TACOS_LOCAL_RANK", "number of this rank on its host", "0"),
@@ -106,11 +106,11 @@ VARIABLES: dict[str, Variable] = {
 
 
 def read(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the value of a variable, or an empty text where it is not set.
+    """Return the value of a variable, or an empty string if it is not set.
 
     Args:
         name: One of :data:`VARIABLES`.
-        environ: The environment; by default that of the process.
+        environ: The environment; the process's by default.
 
     Raises:
         ValueError: The variable has a value that is not allowed.
@@ -123,7 +123,7 @@ def read(name: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory in which schedules are kept.
+    """Return the directory in which synthesized schedules are cached.
 
     >>> cache_folder({"XDG_CACHE_HOME": "/var/cache"})
     PosixPath('/var/cache/tacos')
@@ -136,5 +136,5 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
         return Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacos"
     except RuntimeError:  # the user has no home directory
         raise ValueError(
-            "TACOS_CACHE is not set, and there is no home for ~/.cache/tacos"
+            "set TACOS_CACHE to a directory: there is no home directory for ~/.cache/tacos"
         ) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,6 @@ from cyclopts import (
 )
 
 from tacos._support.files import watched
-from tacos.cli import (  # noqa: F401, their verbs register at import
-    designing,
-    ordering,
-    reading,
-    running,
-    serving,
-    setup,
-    switching,
-    synthesis,
-    training,
-    viewing,
-)
 from tacos.cli.app import app, fail
 from tacos.errors import TacosError, VerificationError, nearest
 
@@ -39,50 +28,78 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["main"]
+    from cyclopts import App
 
-_GROUPS = {  # in the order of the help; other verbs are listed under "Other"
-    "Find algorithms": ("synth", "compare", "tune", "bound", "pareto"),
-    "Ask about jobs and networks": ("train", "design"),
-    "Inspect and check": ("topo", "info", "view", "verify", "sim", "judge"),
-    "Export and run": ("convert", "run", "switch", "hub", "lab", "probe", "reorder"),
-    "Set up": ("doctor", "completion"),
+__all__ = ["load", "main"]
+
+_GROUPS = {  # title: the module of each verb, all in the order of the help
+    "Find algorithms": {
+        "synth": "synthesis",
+        "compare": "synthesis",
+        "tune": "synthesis",
+        "bound": "synthesis",
+        "pareto": "synthesis",
+    },
+    "Ask about jobs and networks": {"train": "training", "design": "designing"},
+    "Inspect and check": {
+        "topo": "reading",
+        "info": "reading",
+        "view": "viewing",
+        "verify": "reading",
+        "sim": "reading",
+        "judge": "ordering",
+    },
+    "Export and run": {
+        "convert": "reading",
+        "run": "running",
+        "switch": "switching",
+        "hub": "serving",
+        "lab": "running",
+        "probe": "running",
+        "reorder": "ordering",
+    },
+    "Set up": {"doctor": "setup", "completion": "setup"},
 }
+_MODULES = {verb: module for group in _GROUPS.values() for verb, module in group.items()}
 
 
-def _sort_the_help() -> None:
-    for place, (title, names) in enumerate(_GROUPS.items()):
+def load(verb: str | None = None) -> App:
+    """Import the module of a verb, or of all verbs, and return the application.
+
+    A verb registers when its module is imported. Importing only the module that a call needs halves the start-up time.
+
+    >>> "synth" in load()
+    True
+    """
+    for module in dict.fromkeys(_MODULES.values() if verb is None else [_MODULES[verb]]):
+        import_module(f"tacos.cli.{module}")
+    for place, (title, verbs) in enumerate(_GROUPS.items()):
         group = Group(title, sort_key=place)
-        for number, name in enumerate(name for name in names if name in [*app]):
-            app[name].group = group
-            app[name].sort_key = number
+        for number, name in enumerate(verbs):
+            if name in app:
+                app[name].group = group
+                app[name].sort_key = number
+                _name_the_arguments(name)
+    return app
 
 
-_sort_the_help()
-
-
-def _name_the_arguments() -> None:
+def _name_the_arguments(verb: str) -> None:
     """Name optional arguments in usage lines, where cyclopts prints [ARGS]."""
-    for name in app:
-        function = app[name].default_command
-        if function is None or name.startswith("-"):
+    function = app[verb].default_command
+    assert function is not None
+    words = [f"Usage: tacos {verb} [OPTIONS]"]
+    several = False
+    for parameter in signature(function).parameters.values():
+        word = parameter.name.upper().replace("_", "-")
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            several, word = True, f"[{word}...]"
+        elif parameter.kind is not parameter.POSITIONAL_ONLY:
             continue
-        words = [f"Usage: tacos {name} [OPTIONS]"]
-        several = False
-        for parameter in signature(function).parameters.values():
-            word = parameter.name.upper().replace("_", "-")
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                several, word = True, f"[{word}...]"
-            elif parameter.kind is not parameter.POSITIONAL_ONLY:
-                continue
-            elif parameter.default is not parameter.empty:
-                several, word = True, f"[{word}]"
-            words.append(word)
-        if several:
-            app[name].usage = " ".join(words)
-
-
-_name_the_arguments()
+        elif parameter.default is not parameter.empty:
+            several, word = True, f"[{word}]"
+        words.append(word)
+    if several:
+        app[verb].usage = " ".join(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(arguments if arguments is not None else sys.argv[1:])
     if words[:1] == ["help"]:  # many other commands have this verb
         words = [*words[1:], "--help"]
+    first = words[0] if words else None
+    load(first if first in _MODULES and first != "completion" else None)
     with watched() as written:
         try:
             code = app(
@@ -143,10 +162,9 @@ def _sentence(error: CycloptsError) -> str:
         case UnusedCliTokensError(unused_tokens=[*words]):
             what = f"unexpected argument {' '.join(words)!r}."
         case UnknownCommandError(unused_tokens=[word, *_]):
-            verbs = [verb for group in _GROUPS.values() for verb in group]
-            meant = nearest(word, verbs)
+            meant = nearest(word, _MODULES)
             hint = f"; did you mean {meant}?" if meant else "."
-            what = f"unknown command {word!r}{hint} Commands: {', '.join(verbs)}."
+            what = f"unknown command {word!r}{hint} Commands: {', '.join(_MODULES)}."
         case _:
             what = " ".join(str(error).split())
     verb = " ".join(error.command_chain or ())

@@ -99,7 +99,7 @@ def dimensions(given: Dimensions) -> tuple[Dimension, ...]:
             dimensions, or a list of dimensions or of (kind, size).
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is not one of these.
         FormatError: The file is not LIBRA's; the message names field and value.
 
     >>> [(d.name, d.kind, d.size, d.tier) for d in dimensions("ring:4*switch:32")]

@@ -149,7 +149,7 @@ def _bcube(n: int, size: float) -> list[Term]:
 
 
 def _factors(n: int, base: int) -> list[int]:
-    """`n` as a product of factors up to `base`, large ones first; empty if there is none."""
+    """Return `n` as a product of factors up to `base`, large ones first; empty if there is no such product."""
     factors = []
     for factor in range(base, 1, -1):
         while n % factor == 0:

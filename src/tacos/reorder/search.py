@@ -284,7 +284,7 @@ class _Model:
         if term.ring:
             return self._ring_bound(k, hop, progress)
         off = hop[~np.eye(self.n, dtype=bool)]
-        # So many different pairs are used that one of them is at least this slow.
+        # With this many different pairs in use, at least one of them is this slow.
         least = int(np.partition(off, min(len(term.src), len(off)) - 1)[len(term.src) - 1])
         far = np.where(np.eye(self.n, dtype=bool), np.iinfo(np.int64).max, hop)
         if len(np.unique(term.src)) == self.n:

@@ -154,7 +154,7 @@ class Communicator:
         """The carrier with this name, by default ``carrier``; all ranks must open it together.
 
         Raises:
-            ValueError: There is none, or a package that it needs is missing.
+            ValueError: There is no such carrier, or a package that it needs is missing.
             tacos.runtime.carriers.Unavailable: It cannot serve these ranks.
         """
         kind = named(name or self.carrier)

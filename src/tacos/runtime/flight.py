@@ -318,7 +318,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read a dump.
 
     Raises:
-        FormatError: The file is none, or broken.
+        FormatError: The file is not a flight record, or is damaged.
     """
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())

@@ -162,7 +162,7 @@ def serve(where: str, local_rank: int = 0) -> int:
         The port.
 
     Raises:
-        ValueError: It is none, or taken.
+        ValueError: It is not a valid address, or the port is in use.
     """
     global _page  # noqa: PLW0603, one page for the process
     if _page is not None:

@@ -83,7 +83,7 @@ class Comparison:
 
     Attributes:
         topology: The network.
-        collective: What is to be achieved.
+        collective: The collective.
         candidates: The fastest first, then those that failed.
         bound_s: A time that no schedule beats.
         left_out: The engines that do not apply, each with what it needs.

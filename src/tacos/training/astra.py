@@ -2,13 +2,13 @@
 
 The graph of a step (``tacos/training/graph.py``) becomes what ASTRA-sim can run:
 
-- Every collective is a custom collective: the algorithm that the step uses, of its own size. ASTRA-sim chooses it by the number of
-  the node, the same on all ranks, so that numbers are unique between pipeline stages; and it keeps one algorithm per
-  kind and group, so that every algorithm has groups of its own, with the same members.
-- Computations last whole microseconds, since traces have no others; what is cut off one goes to the next.
+- Every collective is a custom collective: the algorithm that the step uses, with its own size. ASTRA-sim selects it by the node's
+  number, which is the same on all ranks, so numbers are unique across pipeline stages. It keeps one algorithm per kind and group,
+  so every algorithm has separate groups with the same members.
+- Computations last whole microseconds, as traces require; the remainder of one is added to the next.
 - Messages between stages have tags that no algorithm uses.
 
-A rank of ASTRA-sim has one send or collective in flight at a time, so that less overlaps than in the other fidelities.
+A rank of ASTRA-sim has one send or collective in flight at a time, so less overlaps than in the other fidelities.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = ["AstraJob", "astra", "described", "export"]
 _MICROSECOND = 10**6
 _COMM_NAMES = {number: name for name, number in COMMS.items()}
 _BASES = (200_000_000, 300_000_000, 400_000_000)
-"""Tags of messages between stages, of parts of tensors, and of keys and values begin here: algorithms number their messages
-from 0 on, and ASTRA-sim counts tags modulo 500,000,000."""
+"""First tags of messages between stages, of parts of tensors, and of keys and values. Algorithms number their messages from 0,
+and ASTRA-sim counts tags modulo 500,000,000."""
 
 _USUAL_FILES = 1000
 """As many files a process may have open on most machines, less a few of its own."""
@@ -51,10 +51,10 @@ _USUAL_FILES = 1000
 
 @dataclass(frozen=True)
 class AstraJob:
-    """What ASTRA-sim runs: a workload, and an algorithm for each of its collectives.
+    """A step in the form that ASTRA-sim runs: a workload, and an algorithm for each of its collectives.
 
     Attributes:
-        workload: As the step's, row by row, with other numbers, groups and tags.
+        workload: The step's workload, row by row, with other numbers, groups and tags.
         algorithms: Nodes and collective of each algorithm by its name, such as ``"tp-all-reduce-33554432"``.
         chosen: The algorithm of each collective, by the number of its nodes.
     """
@@ -65,10 +65,10 @@ class AstraJob:
 
     @staticmethod
     def of(step: Step) -> AstraJob:
-        """Return what ASTRA-sim runs for a step.
+        """Convert a step to the form that ASTRA-sim runs.
 
         Raises:
-            ValueError: Collectives take no time, so that there is no algorithm.
+            ValueError: Collectives take no time, so there is no algorithm.
 
         >>> import tacos
         >>> from tacos import training
@@ -134,17 +134,17 @@ class AstraJob:
         return AstraJob(made, algorithms, chosen)
 
     def system(self) -> simulator.AstraSystem:
-        """Return the system that makes the collectives."""
+        """Return the system that runs the collectives."""
         known = {name: nodes.workload for name, (nodes, _) in self.algorithms.items()}
         return simulator.AstraSystem(
             policy="fifo", algorithms={node: known[name] for node, name in self.chosen.items()}
         )
 
     def files(self, prefix: str, network: Dimensions) -> dict[str, bytes]:
-        """Return what ASTRA-sim wants beside the traces, by what follows the prefix and a dot in the names.
+        """Return the files that ASTRA-sim needs besides the traces, keyed by the part of their names after the prefix and a dot.
 
         Args:
-            prefix: The absolute prefix of all files; ASTRA-sim would look for a relative one where it is started.
+            prefix: The absolute prefix of all files; ASTRA-sim resolves a relative one from its working directory.
             network: The network.
         """
         lines = [f"{node}: {prefix}.{name}\n" for node, name in self.chosen.items()]
@@ -244,7 +244,7 @@ def export(step: Step, prefix: str | os.PathLike[str]) -> list[str]:
         prefix: Where to write.
 
     Returns:
-        What the reader of the files has to know, in sentences.
+        Notes for readers of the files, as sentences.
 
     Raises:
         ValueError: ASTRA-sim cannot describe the network, or collectives take no time.
@@ -275,7 +275,7 @@ def export(step: Step, prefix: str | os.PathLike[str]) -> list[str]:
 
 
 def described(topology: Topology) -> tuple[Dimensions, list[str]]:
-    """Return ASTRA-sim's description of a network, and what its reader has to know, in sentences.
+    """Return ASTRA-sim's description of a network, and notes for its readers, as sentences.
 
     Raises:
         ValueError: ASTRA-sim cannot describe the network.
@@ -306,7 +306,7 @@ def described(topology: Topology) -> tuple[Dimensions, list[str]]:
 
 
 def _rails(topology: Topology) -> Dimensions | None:
-    """Boxes with a switch each and one fabric between them, as two dimensions of switches."""
+    """Return boxes with a switch each and one fabric between them as two dimensions of switches."""
     dims = [(kind, size) for kind, size in topology.dims if size > 1]
     if len(dims) != 2 or any(kind != "switch" for kind, _ in dims):
         return None

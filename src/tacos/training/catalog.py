@@ -44,8 +44,8 @@ def transformer(*, name: str = "transformer", **shape: Any) -> Transformer:
     174615846912
 
     Raises:
-        TypeError: An unknown field; the message suggests the one that was meant.
-        ValueError: A shape that no model can have.
+        TypeError: A field is unknown; the message suggests the nearest one.
+        ValueError: No model can have this shape.
     """
     known = [item.name for item in dataclasses.fields(Transformer)]
     for given in shape:
@@ -79,7 +79,7 @@ def _llama(name: str, layers: int, hidden: int, heads: int, ffn: int, **others: 
 
 
 def _resnet50() -> Stack:
-    """He et al., CVPR 2016, for images of 224 × 224 pixels; one layer per convolution with its batch norm."""
+    """Return ResNet-50: He et al., CVPR 2016, for images of 224 × 224 pixels; one layer per convolution with its batch norm."""
     layers = []
 
     def convolution(name: str, size: int, inputs: int, outputs: int, side: int) -> None:
@@ -115,7 +115,7 @@ def _resnet50() -> Stack:
 
 
 def _gnmt() -> Stack:
-    """Wu et al., 2016: eight LSTM layers of width 1024 on each side, 32,000 word pieces, sentences of 50."""
+    """Return GNMT: Wu et al., 2016, eight LSTM layers of width 1024 on each side, 32,000 word pieces, sentences of 50."""
     hidden, words, length = 1024, 32000, 50
 
     def lstm(name: str, inputs: int) -> Layer:
@@ -158,7 +158,7 @@ def _gnmt() -> Stack:
 
 
 def _dlrm() -> Stack:
-    """Naumov et al., 2019, as in MLPerf: 26 tables of 128 columns for Criteo's terabyte, spread over the ranks."""
+    """Return DLRM: Naumov et al., 2019, as in MLPerf, 26 tables of 128 columns for Criteo's terabyte, spread over the ranks."""
     rows, columns, tables = 187_767_399, 128, 26
     layers = [
         Layer(
@@ -288,8 +288,8 @@ def model(name: str | os.PathLike[str]) -> Model:
     405853388800
 
     Raises:
-        SpecError: An unknown name; the message suggests the one that was meant.
-        FormatError: A file that is not a model; the message names field and value.
+        SpecError: The name is unknown; the message suggests the nearest one.
+        FormatError: The file is not a model; the message names field and value.
     """
     text = str(name)
     if text in MODELS:
@@ -365,7 +365,7 @@ def from_hugging_face(config: dict[str, Any], *, name: str = "model") -> Transfo
     True
 
     Raises:
-        ValueError: An architecture that is not supported, or a missing field.
+        ValueError: The architecture is not supported, or a field is missing.
     """
     kind = config.get("model_type")
     read = _ARCHITECTURES.get(str(kind))
@@ -382,7 +382,7 @@ def from_hugging_face(config: dict[str, Any], *, name: str = "model") -> Transfo
 
 
 def _hf_llama(config: dict[str, Any], name: str) -> Transformer:
-    """Llama and its relatives, with experts where the configuration has some."""
+    """Return a model of the Llama family, with experts if the configuration has any."""
     heads = config["num_attention_heads"]
     experts = None
     if (

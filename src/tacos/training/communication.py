@@ -1,8 +1,8 @@
 """Communication: what the collectives of a step cost on a network.
 
-All groups of a kind communicate at the same time, and links that several of them use are shared. A group stands for all groups
-that are laid out on boxes alike; the rings of all of them are laid on the network, and the link that they load most decides how
-much slower each group is than it would be alone.
+All groups of a kind communicate at the same time and share links. One group represents all groups that are laid out on boxes in
+the same way. The rings of all groups are placed on the network, and the most loaded link determines how much slower each group
+is than it would be alone.
 
 A cost is computed for sizes that are powers of two, once, and interpolated between them. An algorithm is synthesized for sizes that
 are powers of 16 (of four if its engine is named), and executed with the others.
@@ -49,13 +49,13 @@ KINDS = {
 _SMALLEST = 10
 """Binary logarithm of the smallest size that is looked up, in bytes."""
 _LARGEST = 36
-"""The same for the largest size."""
+"""Binary logarithm of the largest size that is looked up, in bytes."""
 LAUNCH_S = 4e-6
-"""Seconds that a collective takes besides what NCCL's tuner counts: a kernel's start on the device (chosen)."""
+"""Seconds that a collective takes in addition to NCCL's tuner's estimate: a kernel's start on the device (chosen)."""
 
 
 class Communication:
-    """What collectives and messages cost on a topology.
+    """The costs of collectives and messages on a topology.
 
     >>> import tacos, numpy as np
     >>> costs = Communication(tacos.topology.dgx_h100(2), "nccl")
@@ -114,7 +114,7 @@ class Communication:
         return LAUNCH_S + np.maximum(hop_s, least), np.minimum.reduceat(speed, begin)
 
     def physical(self) -> Topology:
-        """Return the network with what messages reach on its links, for simulations of all transfers."""
+        """Return the network with the bandwidths that messages reach, for simulations of all transfers."""
         topology, label = self.topology, self.network.label
         inside = label[topology.link_src] == label[topology.link_dst]
         one = self.of(np.arange(topology.npus, dtype=np.int32)[None]).group.generation
@@ -123,7 +123,7 @@ class Communication:
 
 @lru_cache(maxsize=64)
 def communication(topology: Topology, collectives: str = "nccl") -> Communication:
-    """Return the costs on a topology, with what was found before.
+    """Return the costs on a topology, with cached results.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -160,7 +160,7 @@ class Family:
         if key not in self._known:
             size, costs = 1 << power, self.costs
             time_s = self.nccl(kind, size)
-            # Stock NCCL is there as well, so that no other choice costs more.
+            # Stock NCCL is always available, so no other choice costs more.
             if costs.plans is not None:
                 time_s = min(self.tuned(kind, size, costs.plans) or time_s, time_s)
             elif costs.collectives != "nccl":
@@ -170,7 +170,7 @@ class Family:
 
     @cached_property
     def first(self) -> NDArray[np.int32]:
-        """The group that stands for all, as it is the slowest: with members in the most boxes, and then with the slowest links."""
+        """The group that represents all because it is the slowest: members in the most boxes, then the slowest links."""
         topology, groups = self.topology, self.groups
         label = np.sort(self.costs.network.label[groups], axis=1)
         spans = (np.diff(label, axis=1) > 0).sum(axis=1)
@@ -301,7 +301,7 @@ class Family:
     def _own(self) -> Topology:
         """Return the network of the first group: its NPUs, and each link's bandwidth that other groups leave.
 
-        Links carry what NCCL's channels reach on them, and a message takes at least as long to start as with NCCL's Simple protocol.
+        Links have the bandwidth that NCCL's channels reach, and messages at least the latency of NCCL's Simple protocol.
         """
         if self._network is None:
             topology, one = self.topology, self.group.generation
@@ -311,7 +311,7 @@ class Family:
             members = self.first.tolist()
             try:
                 self._network = subset(changed, members)
-            except ValueError:  # they reach each other through others only
+            except ValueError:  # they reach each other only through other NPUs
                 self._network = _relayed(changed, members)
         return self._network
 
@@ -355,7 +355,7 @@ def _synthesized_s(network: Topology, kind: str, size: int, engine: str) -> floa
 def _relayed(topology: Topology, members: list[int]) -> Topology:
     """Return a network for NPUs that are not connected directly: a link stands for a path through others.
 
-    There is one for each path that passes no further member, and paths share the links that they have in common.
+    There is a link for each path that passes no other member; paths share their common links.
     """
     n = len(members)
     i, j = np.divmod(np.arange(n * n), n)

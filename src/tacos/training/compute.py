@@ -1,7 +1,7 @@
 """Compute: how long the operators of a layer take on a device.
 
-Matrix products follow :meth:`Device.gemm_s <tacos.training.devices.Device.gemm_s>` with the shapes that are left on one NPU. Attention is a
-fused kernel, or two batches of products with the softmax in memory between them. All else is memory traffic.
+Matrix products follow :meth:`Device.gemm_s <tacos.training.devices.Device.gemm_s>` with the shapes on one NPU. Attention is a
+fused kernel, or two batches of products with the softmax in memory between them. All other operators count by memory traffic.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LayerTimes:
 
     Attributes:
         forward: The forward pass.
-        inputs: The part of the backward pass that gradients of inputs need, and of elementwise operators.
-        weights: The part of the backward pass that only gradients of weights need.
+        inputs: The part of the backward pass for gradients of inputs, and for elementwise operators.
+        weights: The part of the backward pass that only computes gradients of weights.
         attention: The part of the forward pass that attention itself takes (scores, softmax, values).
         products: The part of the forward pass that matrix products of layers take.
         enter: Products of the forward pass that follow a gather of tensor parallelism.
@@ -56,12 +56,12 @@ class LayerTimes:
 
     @property
     def backward(self) -> float:
-        """The whole backward pass, nothing computed again."""
+        """The whole backward pass without recomputation."""
         return self.inputs + self.weights
 
 
 class _Sum:
-    """Adds up products and traffic, forward and backward."""
+    """Sums the times of products and traffic, forward and backward."""
 
     def __init__(self, device: Device, dtype: str) -> None:
         self.device, self.dtype = device, dtype
@@ -80,7 +80,7 @@ class _Sum:
         return forward
 
     def traffic(self, size: float, kernels: float = 1.0, *, backward: float = 2.0) -> float:
-        """Operators that move `size` bytes forward, and `backward` times that backward."""
+        """Add operators that move `size` bytes forward, and `backward` times that backward."""
         forward = self.device.stream_s(size, kernels)
         self.forward += forward
         self.inputs += self.device.stream_s(size * backward, kernels * backward)
@@ -110,7 +110,7 @@ def layer_times(
     # Norms, dropout and residual additions work on whole rows, or on a share of the sequence.
     spread = tokens / tp if parallel.sequence_parallel else tokens
     rows = model.hidden * spread * 2.0
-    # Biases and dropout come with norms that have them.
+    # Models whose norms have biases also have biases and dropout elsewhere.
     passes = software.passes * (1.5 if model.bias else 1.0)
     outer = passes * 0.5
     total.traffic(rows * outer, kernels=3.0)
@@ -121,14 +121,14 @@ def layer_times(
         one = model.experts
         width = one.ffn / tp
         each = tokens * one.active / (one.count / parallel.ep) * 1.0
-        # Tokens of all NPUs of the expert group meet the experts that this NPU holds.
+        # Tokens of all NPUs of the expert group go to the experts that this NPU holds.
         total.product(tokens, one.count, model.hidden, dtype=_wide(device))
         held = one.count / parallel.ep
         meets = each  # tokens per held expert: ep · tokens · active / count
         up = total.product(meets, width * (model.matrices - 1), model.hidden, count=held)
         down = total.product(meets, model.hidden, width, count=held)
         total.traffic(inner * one.active * (one.ffn / tp) * (model.matrices - 1))
-        # Tokens are put into the order of experts, and back.
+        # Tokens are sorted by expert, and back.
         total.traffic(8.0 * tokens * one.active * model.hidden, kernels=4.0)
         if one.shared:
             shared = one.shared * width

@@ -1,16 +1,16 @@
-"""Devices in files: a table of your own, and what ``tacos probe --device`` has measured.
+"""Devices in files: your own table, or measurements of ``tacos probe --device``.
 
-A file has the fields of a :class:`~tacos.training.devices.Device` in units that people use::
+A file has the fields of a :class:`~tacos.training.devices.Device` in common units::
 
     device: my-h200
-    base: h200                       # fields that are missing are taken from it
+    base: h200                       # provides missing fields
     peak_TFLOPS: {bf16: 989, fp8: 1979}
     share: {bf16: 0.74, fp8: 0.68}   # of the peak that large products reach
     memory_bandwidth: 4800GB/s
     memory: 141GB
     kernel: 2.1us                    # between two kernels
 
-and ``attention``, ``attention_backward``, ``legacy``, ``memory_share``, ``fill``, ``depth`` and ``source`` as there.
+and ``attention``, ``attention_backward``, ``legacy``, ``memory_share``, ``fill``, ``depth`` and ``source`` as in that class.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def save_device(device: Device, path: str | os.PathLike[str]) -> None:
     }
     ending = str(path).rpartition(".")[2].lower()
     if ending not in ("yaml", "yml", "json"):
-        raise FormatError(f"{path}: a device goes into .yaml, .yml or .json")
+        raise FormatError(f"{path}: the extension of a device file must be .yaml, .yml or .json")
     text = markup.as_json(said) if ending == "json" else markup.as_yaml(said)
     try:
         with replacing(path) as out:
@@ -172,7 +172,7 @@ def save_device(device: Device, path: str | os.PathLike[str]) -> None:
 
 
 def _short(value: float) -> float:
-    """Six digits are more than a measurement has."""
+    """Round to six digits, more than a measurement has."""
     return float(f"{value:.6g}")
 
 
@@ -181,9 +181,9 @@ class Fit(msgspec.Struct, frozen=True):
 
     Attributes:
         device: The device.
-        errors: Of each type, the mean absolute error over its products, as a share.
-        worst: Of each type, m, n and k of the product that is furthest off, and its error: positive where the device is said to be
-            slower than it is.
+        errors: Mean absolute error over the products of each type, as a share.
+        worst: For each type, m, n and k of the product with the largest error, and that error: positive if the model is slower than
+            the device.
         dispatch_s: Seconds that the host needs to start a kernel, for a :class:`~tacos.training.devices.Software`.
         skipped: What could not be measured, and why.
     """
@@ -223,14 +223,14 @@ class Fit(msgspec.Struct, frozen=True):
 def fitted(rows: Mapping[str, Any], name: str = "") -> Fit:
     """Return the device that fits measurements best.
 
-    Peaks and the memory's bandwidth come from the data sheet, where the device is one that has a name here, so that MFU means what it
-    means elsewhere; else they are what was reached. The time between kernels and the share of the memory's bandwidth are medians.
+    Peaks and memory bandwidth come from the data sheet if the device is a known one, so that MFU is comparable with other
+    publications; otherwise they are the measured maximum. The time between kernels and the share of the memory's bandwidth are medians.
     `fill` and `depth` are the same for all types, and a share belongs to a type; they have the smallest sum of logarithmic errors
     over all products.
 
     Args:
         rows: What :func:`tacos.runtime.measure.device.measure` returns.
-        name: Of the device; by default the known one's.
+        name: Name of the device; by default that of the known device.
 
     Raises:
         ValueError: There are no products of a type, or nothing was streamed.
@@ -299,11 +299,11 @@ class _Products:
         size = np.array([DTYPES[dtype] for dtype in self.dtype])
         moved = (self.m * self.k + self.k * self.n) * size + self.m * self.n * np.maximum(size, 2.0)
         self.memory_s = moved / (base.memory_Bps * share)
-        # What memory limits says nothing about products.
+        # Products that memory limits do not tell how fast products are.
         self.bound = self.seconds < 1.3 * self.memory_s
 
     def rates(self, fill: float, depth: float) -> dict[str, float]:
-        """Of each type, the FLOP/s with the smallest sum of errors."""
+        """Return, for each type, the FLOP/s with the smallest sum of errors."""
         work = 2.0 * (self.m * self.n + fill) * (self.k + depth) / self.seconds
         found = {}
         for dtype in dict.fromkeys(self.dtype.tolist()):
@@ -321,7 +321,7 @@ class _Products:
         return float(np.abs(np.log(said / self.seconds)).sum())
 
     def best(self) -> tuple[float, float]:
-        """`fill` and `depth`, from a grid that becomes finer."""
+        """Return `fill` and `depth`, by a search on a grid that becomes finer."""
         fills = np.r_[0.0, np.geomspace(1e4, 1e8, 33)]
         depths = np.r_[0.0, np.geomspace(8, 4096, 28)]
         for _ in range(3):
@@ -365,7 +365,7 @@ def _attention(rows: list[dict[str, Any]], device: Device) -> dict[str, Any]:
     found = {kernel: (a, b) for kernel, (a, b) in pairs.items() if a is not None and b is not None}
     if not found:
         return {}
-    # A pass forward and one backward with each kernel: the faster one is the device's.
+    # One forward and one backward pass with each kernel; the faster kernel counts.
     times = {kernel: 1 / a + 2.5 / b for kernel, (a, b) in found.items()}
     first = min(times, key=times.__getitem__)
     legacy = times[first] / times["flash"] if "flash" in times else 1.0
@@ -376,7 +376,7 @@ def _known(name: str, memory: int) -> Device | None:
     """Return the known device for a name that torch reports."""
     text = name.lower()
     if any(word in text for word in ("pcie", "nvl", "h100l")):
-        return None  # other peaks than the modules of DGX boxes
+        return None  # their peaks differ from those of DGX modules
     stems = {known: known.partition("-")[0] for known in DEVICES}
     fitting = [known for known, stem in stems.items() if re.search(rf"\b{stem}\b", text)]
     if not fitting:

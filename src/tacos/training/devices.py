@@ -32,7 +32,7 @@ DTYPES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4":
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What a GPU or TPU can do.
+    """The speed and memory of a GPU or TPU.
 
     Attributes:
         name: Such as ``"h100"``.
@@ -41,10 +41,10 @@ class Device:
         memory_bytes: Memory capacity in bytes (data sheet).
         share: Share of the peak that large matrix products reach, by data type.
         attention: Share of the 16-bit peak that a fused attention kernel reaches going forward.
-        attention_backward: The same going backward.
-        legacy: What is left of these shares with attention kernels that were written for an earlier generation.
+        attention_backward: The same for the backward pass.
+        legacy: Factor on these shares for attention kernels that were written for an earlier generation.
         memory_share: Share of the memory bandwidth that kernels without matrix products reach.
-        fill: Elements of the result that the last wave of tiles is short of, on average.
+        fill: Elements of the result by which the last wave of tiles is short, on average.
         depth: Elements of the inner dimension that the start of a tile costs.
         kernel_s: Time between two kernels on the device, in seconds.
         source: Where the shares come from.
@@ -97,7 +97,7 @@ class Software:
     Attributes:
         name: Such as ``"current"``.
         fused_attention: Whether attention is one kernel that keeps its scores on the chip and skips what is masked.
-        attention: Share of what good attention kernels reach on a device that this software's kernels reach.
+        attention: Speed of this software's attention kernels relative to good ones on the same device.
         native: Whether its attention kernels use the instructions of the device's generation.
         passes: How often an element of the residual stream is read or written by kernels other than matrix products,
             in one layer's forward pass; half as often again in models with biases and dropout.
@@ -362,7 +362,7 @@ def device(name: str | Device) -> Device:
     3350000000000.0
 
     Raises:
-        SpecError: An unknown name; the message suggests the one that was meant.
+        SpecError: The name is unknown; the message suggests the nearest one.
         FormatError: A file that does not hold a device.
     """
     if isinstance(name, Device):
@@ -383,7 +383,7 @@ def software(name: str | Software) -> Software:
     True
 
     Raises:
-        SpecError: An unknown name; the message suggests the one that was meant.
+        SpecError: The name is unknown; the message suggests the nearest one.
     """
     if isinstance(name, Software):
         return name

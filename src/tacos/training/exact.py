@@ -1,8 +1,8 @@
 """The exact fidelity: every rank, and every transfer of every collective, over links that are shared.
 
-The graph of a step (``tacos/training/graph.py``) has a node per collective and rank. Here each of them becomes the sends and
-receives of its algorithm, and the whole runs in ``cpp/simulate/run_job.cpp``: what overlaps, and what waits for a link, is a
-result.
+The graph of a step (``tacos/training/graph.py``) has a node per collective and rank. Here each of these nodes becomes the sends and
+receives of its algorithm, and the whole graph runs in ``cpp/simulate/run_job.cpp``, which determines what overlaps and what waits
+for a link.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["MOST_EVENTS", "accounted", "exact", "family_tables"]
 
 MOST_EVENTS = 50_000_000
-"""Nodes beyond which a simulation is refused; it would take minutes and gigabytes."""
+"""Largest number of nodes of a simulation; more would take minutes and gigabytes."""
 
 _SENDS, _RECEIVES, _COMPUTES, _PAUSES = range(4)
 _COMM_NAMES = {number: name for name, number in COMMS.items()}
 
 
 def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> Step:
-    """Return a step with the times that a simulation of all ranks and transfers gives.
+    """Return a step with times from a simulation of all ranks and transfers.
 
     Args:
         step: As :func:`tacos.training.step.step` predicts it.
@@ -108,7 +108,7 @@ class _Job:
     def run(
         self, progress: Callable[[float], object] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Start and end of the workload's nodes."""
+        """Return the start and end of the workload's nodes."""
         base = self._base()
         begin, dep = self.workload.dep_begin, self.workload.dep
         own = [dep[a:b] for a, b in pairwise(begin.tolist())]
@@ -150,7 +150,7 @@ class _Job:
             kind[w.kind == theirs] = ours
         message = np.full(len(w.rank), -1, np.int64)
         sends, receives = np.flatnonzero(w.kind == SEND), np.flatnonzero(w.kind == RECV)
-        # The n-th send with some ends, tag and size meets the n-th receive with them.
+        # The n-th send and the n-th receive with the same ends, tag and size belong together.
         order = [
             rows[np.lexsort((rows, w.bytes[rows], w.tag[rows], *ends))]
             for rows, ends in (
@@ -159,7 +159,7 @@ class _Job:
             )
         ]
         if len(order[0]) != len(order[1]):
-            raise ValueError(f"{len(order[0])} sends do not meet {len(order[1])} receives")
+            raise ValueError(f"there are {len(order[0])} sends but {len(order[1])} receives")
         message[order[0]] = message[order[1]] = np.arange(len(order[0]))
         self.messages = len(order[0])
         self.src.append(w.rank[order[0]].astype(np.int64))
@@ -272,7 +272,7 @@ def _columns(w: Workload) -> _Algorithm:
 
 
 def accounted(step: Step, line: Timeline) -> Step:
-    """Return the step with simulated times. A gap before a computation belongs to what it waited for last."""
+    """Return the step with simulated times. A gap before a computation is attributed to what it waited for last."""
     workload, start, end = line.workload, line.begin_ps, line.end_ps
     ranks = workload.npus
     whole = int(end.max())
@@ -291,7 +291,7 @@ def accounted(step: Step, line: Timeline) -> Step:
     }
     for place in np.flatnonzero(gaps > 0).tolist():
         node, since, until = int(order[place]), int(before[place]), int(start[order[place]])
-        # What ended last is the cause, from when it could begin; before that, what it waited for itself.
+        # The cause is the node that ended last, from when it could begin; before that, what it waited for.
         while until > since:
             deps = workload.dep[workload.dep_begin[node] : workload.dep_begin[node + 1]]
             cause = int(deps[np.argmax(end[deps])]) if len(deps) else -1

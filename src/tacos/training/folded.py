@@ -1,8 +1,8 @@
-"""The folded fidelity: ranks that behave alike are simulated once, of each pipeline stage one NPU.
+"""The folded fidelity: equivalent ranks are simulated once, one NPU for each pipeline stage.
 
-Its passes take what its operators and exposed collectives take; the pipeline is simulated pass by pass; gradients are summed and
-parameters gathered beside the passes where the parallelism says so. A collective costs what it costs while all groups of its
-kind communicate.
+A pass takes the time of its operators and exposed collectives, and the pipeline is simulated pass by pass. Gradients are summed and
+parameters gathered concurrently with the passes if the parallelism allows it. A collective costs as much as when all groups of its
+kind communicate at once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Folded:
         self._parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
         self.stragglers: Mapping[int, float] = {}
         self.jitter, self.seed = 0.0, 0
-        # Of each stage: when its passes end, when its gradients are summed, and seconds of the update and of a gather after it.
+        # For each stage: when its passes end, when its gradients are summed, and the seconds of the update and of a gather after it.
         self.tails: list[tuple[float, float, float, float]] = []
 
     # Replicas.
@@ -150,7 +150,7 @@ class Folded:
             backward=_ps(backward),
             weight=_ps(weight),
             send_forward=_ps(sends),
-            # What a stage sends back takes the links of what it received.
+            # Messages back use the same links as messages forward.
             send_backward=_ps(np.roll(sends, 1, axis=0)),
             ready_start=_ps(ready_start),
             ready_end=_ps(ready_end),
@@ -197,7 +197,7 @@ class Folded:
         scatter = self.replicate("reduce_scatter", stage, 1 / layers, self.software.gradient_bytes)
         count = len(forward)
         for one, times, last in ((ahead, forward, 0.0), (back, backward, scatter)):
-            # What does not belong to a layer is computed with the last one.
+            # Computation outside of layers counts with the last layer.
             rest = one.busy - sum(times)
             own = [*times[:-1], times[-1] + rest] if times else [rest]
             total = count * (gather + last)
@@ -240,7 +240,7 @@ class Folded:
         return size
 
     def _buckets(self, stage: int) -> list[list[float]]:
-        """Per chunk, the shares of a stage's parameters that are communicated at once, in forward order."""
+        """Return, for each chunk, the shares of a stage's parameters that are communicated at once, in forward order."""
         parallel = self.parallel
         counts = [self.counts[c * parallel.pp + stage] for c in range(parallel.vp)]
         total = max(sum(counts), 1)
@@ -255,7 +255,7 @@ class Folded:
     def _ready(
         self, forward: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Earliest start and end of the first forward passes, where parameters are still being gathered."""
+        """Return the earliest start and end of the first forward passes while parameters are still being gathered."""
         start, end = np.zeros_like(forward), np.zeros_like(forward)
         if not (self._gathers() and self.parallel.overlap_parameters):
             return start, end
@@ -282,12 +282,12 @@ class Folded:
     ) -> dict[str, Any]:
         parallel = self.parallel
         stages = parallel.pp
-        # Every stage runs as many passes.
+        # Every stage runs the same number of passes.
         ends = (times.end_ps.reshape(stages, -1).max(axis=1) * 1e-12).tolist()
         own_sums = [self._sum_gradients(s, times, ends[s]) for s in range(stages)]
         summed, tie = list(own_sums), self._tie()
         if tie:
-            # The first and the last stage wait for each other, and add up their gradients of the embedding.
+            # The first and the last stage wait for each other, and sum their gradients of the embedding.
             summed[0] = summed[-1] = max(summed[0], summed[-1]) + tie
         update = [self._update(s) * slow[s] + self.software.step_s for s in range(stages)]
         gather = [
@@ -325,7 +325,7 @@ class Folded:
             for into, found in ((sums, parts), (total, sent)):
                 for name, seconds in found.items():
                     into[name] = into.get(name, 0.0) + seconds / stages
-        # Rounded to picoseconds, so that the parts add up; what rounding leaves goes to the largest.
+        # Rounded to picoseconds, so that the parts add up; the rounding error goes to the largest part.
         rounded = {name: max(0, round(seconds * 1e12)) for name, seconds in sums.items()}
         left = whole - sum(rounded.values())
         assert abs(left) <= 1e-9 * whole + 16, f"{left} ps of the step belong to no part"
@@ -407,12 +407,12 @@ class Folded:
         """Return where the time of a stage goes until its gradients are summed, and what it communicates, in seconds.
 
         Args:
-            stage: Which one.
+            stage: Number of the stage.
             times: Times of all passes.
-            passes: What each chunk of the stage does.
-            forward: How long the forward passes are, by stage and chunk.
-            sends: Of messages to the next stage.
-            waits: Between the last pass and the sum of the gradients.
+            passes: Passes of each chunk of the stage.
+            forward: Durations of the forward passes, by stage and chunk.
+            sends: Durations of messages to the next stage.
+            waits: Time between the last pass and the sum of the gradients.
         """
         parallel = self.parallel
         count, chunks = parallel.microbatches, parallel.vp
@@ -428,7 +428,7 @@ class Folded:
                     total[name] = total.get(name, 0.0) + count * seconds
         rows = times.stage == stage
         lasted = float((times.end_ps[rows] - times.start_ps[rows]).sum()) * 1e-12
-        # What passes last beyond their work: parameters that were awaited, or the host.
+        # Passes take longer than their work if they wait for parameters or for the host.
         beyond = lasted - compute - sum(exposed.values())
         if beyond < 0:  # jitter has made passes shorter than their work
             compute, beyond = compute + beyond, 0.0
@@ -495,7 +495,7 @@ class Folded:
                 free = max(free, ready) + seconds
                 total += seconds
         after = max(end, free)
-        # What was hidden has slowed the passes down.
+        # Hidden communication has slowed the passes down.
         return after + self.software.interference * max(0.0, total - (after - end))
 
     def _tie(self) -> float:

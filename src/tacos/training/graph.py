@@ -1,8 +1,8 @@
 """The graph of a training step: what every rank computes and communicates, and what waits for what.
 
-A stage's ranks do the same, so a stage is written down once, as a template, and copied to its ranks with their own peers and
-groups. Passes come in the order of the pipeline's schedule. What overlaps follows from the graph: gradients are summed, and
-parameters gathered, by nodes that only what needs their result waits for.
+All ranks of a stage do the same, so a stage is described once, as a template, and copied to its ranks with their own peers and
+groups. Passes are in the order of the pipeline's schedule. The overlap follows from the graph: only nodes that need summed gradients
+or gathered parameters wait for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HOST", "MOST_NODES", "RING_TAG", "TENSOR_TAG", "RankNode", "graph", "rank_nodes"]
 
 MOST_NODES = 20_000_000
-"""Nodes beyond which a graph is refused: gigabytes of traces that no simulator reads."""
+"""Largest number of nodes of a graph; more would be gigabytes of traces that no simulator reads."""
 
 HOST = "host"
 """Name of the nodes in which an NPU waits for its host."""
@@ -42,7 +42,7 @@ _FORWARD, _BACKWARD, _WEIGHTS = range(3)
 
 @dataclass
 class _Template:
-    """The nodes of a stage's ranks; a node is known by its place."""
+    """The nodes of a stage's ranks; a node is identified by its position."""
 
     kind: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -52,10 +52,10 @@ class _Template:
     tag: list[int] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     waits: list[list[int]] = field(default_factory=list)
-    turn: list[int] = field(default_factory=list)  # of the pass that it is part of
+    turn: list[int] = field(default_factory=list)  # number of the pass that it is part of
     now: int = 0
     tail: list[int] = field(default_factory=list)
-    """What the next computation waits for."""
+    """Nodes that the next computation waits for."""
 
     def add(
         self,
@@ -97,7 +97,7 @@ class _Template:
         return [self.add(COLL, name, waits, size=part, comm=COMMS[kind], family=family)]
 
     def blocking(self, kind: str, family: str, size: float, members: int) -> None:
-        """A collective that the next computation waits for."""
+        """Add a collective that the next computation waits for."""
         self.tail = self.exchange(kind, family, size, members, self.tail) or self.tail
 
 
@@ -201,7 +201,7 @@ class _Stage:
             self._sum()
 
     def _passed(self, layer: int, label: str, times: LayerTimes, seconds: float) -> None:
-        """One pass through a layer: attention, then the feed-forward network, each between its exchanges."""
+        """Add one pass through a layer: attention, then the feed-forward network, each between its exchanges."""
         parallel, model, out = self.parallel, self.model, self.out
         assert isinstance(model, Transformer)
         backward = label == "backward"
@@ -210,7 +210,7 @@ class _Stage:
         sparse = model.experts is not None and layer >= model.experts.dense
         beside: list[int] = []
         if sparse and parallel.overlap_experts:
-            # The exchanges of one micro-batch run beside the computation of another.
+            # The exchanges of one micro-batch run concurrently with the computation of another.
             beside = self._to_experts(tokens, self._to_experts(tokens, out.tail))
         for half in ("network", "attention") if backward else ("attention", "network"):
             name = f"{label} {half} {layer}"
@@ -240,7 +240,7 @@ class _Stage:
                 out.compute(name, rest)
             again: list[int] = []
             if backward and parallel.tp > 1 and parallel.sequence_parallel:
-                # Gradients of weights need the gathered input again, which comes beside the computation.
+                # Gradients of weights need the gathered input again, which is gathered during the computation.
                 again = out.exchange("all_gather", "tp", size, parallel.tp, before)
             if half == "network" and sparse and not parallel.overlap_experts:
                 out.tail = self._to_experts(tokens, [*out.tail, *again])
@@ -252,7 +252,7 @@ class _Stage:
     def _gathered(self, name: str, size: float, seconds: float, pieces: int) -> list[int]:
         """Add a gather and the product that follows; return the node that a second gather may wait for.
 
-        With pieces, parts go round the group, and the product with a part runs while the next one comes.
+        With pieces, parts go round the group, and the product with one part runs while the next part arrives.
         """
         out, before = self.out, list(self.out.tail)
         if pieces == 1:
@@ -269,10 +269,10 @@ class _Stage:
     def _reduced(
         self, name: str, size: float, seconds: float, pieces: int, also: list[int]
     ) -> None:
-        """A product and the sum of its results over the group; the next computation waits for the sum."""
+        """Add a product and the sum of its results over the group; the next computation waits for the sum."""
         out, tp = self.out, self.parallel.tp
         if not self.parallel.sequence_parallel:
-            # There is no ring in which each rank ends with all sums; few pieces keep their latencies few.
+            # An all-reduce cannot be cut into ring steps; few pieces limit the number of latencies.
             pieces = min(pieces, _SUM_PIECES)
         elif pieces > 1:
             out.compute(f"{name} 0", seconds / pieces)  # its own part
@@ -299,7 +299,7 @@ class _Stage:
     def _ring(
         self, name: str, seconds: float, attention: float, tokens: float, factor: float
     ) -> None:
-        """Attention over a sequence of which each rank has a part: keys and values go round while it computes."""
+        """Add attention over a sequence of which each rank has a part: keys and values go round while it computes."""
         parallel, model, out = self.parallel, self.model, self.out
         assert isinstance(model, Transformer)
         heads = max(model.kv_heads / parallel.tp, 1.0)
@@ -318,7 +318,7 @@ class _Stage:
             out.tail = [*out.tail, *coming]
 
     def _to_experts(self, tokens: float, waits: list[int]) -> list[int]:
-        """Tokens go to their experts, or come back; what was waited for where all experts are here."""
+        """Add the exchange of tokens with experts; return the nodes to wait for, unchanged if all experts are local."""
         parallel, model = self.parallel, self.model
         assert isinstance(model, Transformer)
         assert model.experts is not None
@@ -335,7 +335,7 @@ class _Stage:
         self.out.blocking("all_to_all", "dp", exchanged, self.parallel.dp * self.parallel.cp)
 
     def _outer(self, what: str, kind: int, split: bool) -> None:
-        """The embedding, or the output layer with the loss."""
+        """Add the embedding, or the output layer with the loss."""
         folded, parallel, out = self.folded, self.parallel, self.out
         if isinstance(self.model, Stack):
             return
@@ -371,7 +371,7 @@ class _Stage:
         return found[-1:]
 
     def _gather_ahead(self) -> None:
-        """Parameters that the optimizer has changed are gathered while the first passes run."""
+        """Gather the updated parameters while the first passes run."""
         before: list[int] = []
         for chunk in range(self.parallel.vp):
             place = chunk * self.parallel.pp + self.stage
@@ -380,10 +380,10 @@ class _Stage:
                 self.gathered[layer] = before
 
     def _gather_layer(self) -> None:
-        """With sharded parameters a layer waits for its own; they are gathered some layers ahead."""
+        """Let a layer wait for its sharded parameters, which are gathered some layers ahead."""
         ahead, out = self.parallel.prefetch, self.out
         waits = [*self.gathers, *self.summed[-1:]]
-        # Memory is free once the layer that many before has been computed.
+        # Memory is free once the layer that many positions earlier has been computed.
         if len(self.history) > ahead:
             waits += self.history[-ahead]
         found = self._replicated("all_gather", 2.0, waits)
@@ -392,14 +392,14 @@ class _Stage:
         out.tail = [*out.tail, *found]
 
     def _sum(self, layers: int = 1) -> None:
-        """Gradients of layers are summed over replicas, one sum after the other."""
+        """Sum the gradients of layers over replicas, one sum after another."""
         parallel, folded = self.parallel, self.folded
         kind = "all_reduce" if parallel.zero == 0 else "reduce_scatter"
         waits = [*self.out.tail, *self.summed[-1:]]
         self.summed += self._replicated(kind, folded.software.gradient_bytes, waits, layers)
 
     def _finish(self) -> None:
-        """The optimizer, after all gradients, and the new parameters."""
+        """Add the optimizer, after all gradients, and the gather of new parameters."""
         folded, parallel, out = self.folded, self.parallel, self.out
         chunks = range(parallel.vp)
         layers = sum(folded.counts[c * parallel.pp + self.stage] for c in chunks)
@@ -482,11 +482,11 @@ def _families(groups: Groups, stages: int) -> dict[str, NDArray[np.int32]]:
 
 
 def graph(folded: Folded, times: PipelineTimes) -> Workload:
-    """Return what all ranks of a step do.
+    """Return the workload of all ranks of a step.
 
     Args:
         folded: The step.
-        times: When its passes run: their order counts.
+        times: When its passes run; only their order matters.
 
     Raises:
         ValueError: There are too many nodes.
@@ -522,7 +522,7 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
         rows += count * len(ranks)
         if rows > MOST_NODES:
             raise ValueError(
-                f"the graph of this step has more than {MOST_NODES:,} nodes; take fewer NPUs or micro-batches"
+                f"the graph of this step has more than {MOST_NODES:,} nodes; use fewer NPUs or micro-batches"
             )
         _copy(template, ranks, number, peers, names, columns)
     starts = np.cumsum([0, *(len(block) for block in columns["rank"])])
@@ -549,7 +549,7 @@ def graph(folded: Folded, times: PipelineTimes) -> Workload:
 def _disturb(
     folded: Folded, rank: NDArray[np.int64], turn: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> None:
-    """Let stragglers compute longer, and every pass of a rank by a random share."""
+    """Slow stragglers down, and vary every pass of a rank by a random share."""
     factor = np.ones(folded.parallel.npus)
     for npu, slower in folded.stragglers.items():
         factor[npu] = slower
@@ -608,7 +608,7 @@ def _copy(
     """Append the nodes of all ranks of a stage."""
     count, many = len(template.kind), len(ranks)
     kind = np.array(template.kind, np.int64)
-    # Messages round a group are told apart by their order among messages to one peer.
+    # Messages round a group are identified by their order among the messages to a peer.
     tag = np.array(template.tag, np.int64)
     family = np.array(template.family)
     for name, first in (

@@ -37,13 +37,13 @@ _GRADIENT = 4.0
 
 @dataclass(frozen=True)
 class Memory:
-    """What the NPU that stores most stores, in bytes.
+    """Memory of the NPU that stores the most, in bytes.
 
     Attributes:
         parameters: Parameters in 16 bits, or the share of them that is held.
         gradients: Gradients.
         optimizer: States of the optimizer.
-        activations: What forward passes leave for backward passes.
+        activations: Activations that forward passes keep for backward passes.
         logits: Logits and their gradients.
         buffers: Parameters that are gathered for a short time, a layer that is computed again, and messages.
         stage: The pipeline stage that stores most.
@@ -59,7 +59,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all terms."""
         return round(sum(self.terms.values()))
 
     @property
@@ -188,7 +188,7 @@ def activation_bytes(
             (4.0 + dropout) * parallel.microbatch * model.heads * model.sequence**2 / parallel.cp
         )
     if again == "alternate":
-        # Of every two products one result stays, and that of attention; norms and activations are computed again.
+        # One of every two products' results is kept, and that of attention; norms and activations are recomputed.
         return 4.0 * rows / shared + 0.5 * inside / tp
     return outside + (inside + scores) / tp
 
@@ -200,12 +200,12 @@ def memory_of(
     in_flight: tuple[int, ...],
     parts: Sequence[StageParameters] | None = None,
 ) -> Memory:
-    """Return what the NPU that stores most stores.
+    """Return the memory of the NPU that stores the most.
 
     Args:
         model, parallel: What is trained, and how it is split.
         software: Whether attention is fused.
-        in_flight: Per pipeline stage, the most forward passes of a chunk whose backward pass has not run.
+        in_flight: For each pipeline stage, the largest number of forward passes of a chunk whose backward pass has not run.
         parts: The parameters of each stage, if they are known.
     """
     if parts is None:
@@ -243,10 +243,10 @@ def _stage(
         mine = [layers[chunk * parallel.pp + stage] for chunk in range(parallel.vp)]
         sparse = model.experts is not None
         each = activation_bytes(model, parallel, experts=sparse, fused=software.fused_attention)
-        # Chunks are of almost equal size, so that their mean stands for each.
+        # Chunks are of almost equal size, so their mean is used for each.
         activations = each * passes * sum(mine) / parallel.vp
         if parallel.recompute == "full":
-            # One layer at a time is computed again.
+            # One layer at a time is recomputed.
             buffers += activation_bytes(
                 model, parallel, experts=sparse, fused=software.fused_attention, recompute="none"
             )

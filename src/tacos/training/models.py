@@ -1,4 +1,4 @@
-"""Models: what a network of layers computes and stores, as formulas.
+"""Models: formulas for what a network of layers computes and stores.
 
 A :class:`Transformer` is described by its shape. A :class:`Stack` is a list of layers with measured or published
 counts, for models that are not transformers. Parameters, FLOPs and activations follow from the shape; the tests
@@ -114,7 +114,7 @@ class Transformer:
     latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
-        """Fill in what follows from the rest, and refuse shapes that no model can have."""
+        """Fill in derived fields, and refuse shapes that no model can have."""
         for name in ("layers", "hidden", "heads", "vocabulary", "sequence"):
             _positive(name, getattr(self, name))
         if self.ffn < 0:
@@ -292,7 +292,7 @@ class Transformer:
 
     @property
     def samples_are(self) -> str:
-        """What a sample is called."""
+        """The name of a sample."""
         return "sequences"
 
 
@@ -301,7 +301,7 @@ class Layer:
     """One layer of a :class:`Stack`.
 
     Attributes:
-        name: What it is called.
+        name: The layer's name.
         parameters: Trainable parameters.
         flops: FLOPs of the forward pass of one sample.
         activations: Elements that the backward pass needs, per sample.
@@ -350,7 +350,7 @@ class Stack:
 
     @property
     def samples_are(self) -> str:
-        """What a sample is called."""
+        """The name of a sample."""
         return "samples"
 
 

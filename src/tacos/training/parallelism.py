@@ -23,7 +23,7 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 """Orders of the passes of a pipeline."""
 
 ORDER = "tp-cp-ep-dp-pp"
-"""The usual order of NPUs: neighbours share tensors, the most distant are stages of the pipeline."""
+"""The default order of NPUs: neighbours share tensors, and the most distant NPUs are pipeline stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Parallelism:
     Attributes:
         tp: Tensor parallelism: NPUs that share each layer's matrices.
         pp: Pipeline stages.
-        dp: Replicas of the model, or what follows from the other degrees and the number of NPUs if it is 0.
+        dp: Replicas of the model; if 0, computed from the other degrees and the number of NPUs.
         cp: Context parallelism: NPUs that share each sequence.
         ep: Expert parallelism: NPUs that share the experts of a layer.
         vp: Virtual stages per stage of an interleaved pipeline.
@@ -58,10 +58,10 @@ class Parallelism:
         overlap_parameters: Whether updated parameters are gathered while the next forward pass is running (`zero` 1 and 2).
         overlap_tensor: Whether tensor-parallel communication is cut into pieces that overlap with matrix products.
         overlap_experts: Whether exchanges with experts overlap with the computation of another micro-batch.
-        buckets: Into how many pieces gradients and parameters of a stage are cut for overlap; 0: one per layer.
-        order: In which order NPUs are dealt out, the fastest-changing dimension first.
+        buckets: Number of pieces into which gradients and parameters of a stage are cut for overlap; 0: one per layer.
+        order: The order in which NPUs are assigned, fastest-varying dimension first.
         layers: Layers of each virtual stage, in the order in which a micro-batch passes them; even by default.
-        count_embedding: Whether embedding and output count as a layer each when layers are dealt out.
+        count_embedding: Whether embedding and output count as a layer each when layers are assigned to stages.
     """
 
     tp: int = 1
@@ -87,7 +87,7 @@ class Parallelism:
     count_embedding: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no step can have."""
+        """Refuse invalid values."""
         for name in ("tp", "pp", "cp", "ep", "vp", "microbatch"):
             _whole(name, getattr(self, name), 1)
         for name in ("dp", "batch", "prefetch", "buckets"):
@@ -106,7 +106,7 @@ class Parallelism:
         if self.vp > 1 and self.schedule in ("gpipe", "zero-bubble"):
             raise ValueError(f"vp must be 1 with the schedule {self.schedule!r}; got {self.vp}")
         if self.zero == 3 and self.pp > 1 and self.vp > 1 and self.schedule == "gpipe":
-            raise ValueError("zero 3 does not go with GPipe")
+            raise ValueError("zero=3 cannot be combined with the schedule gpipe")
         object.__setattr__(self, "layers", tuple(self.layers))
         if self.layers and len(self.layers) != self.pp * self.vp:
             raise ValueError(
@@ -158,10 +158,10 @@ class Parallelism:
         return replace(self, dp=npus // others)
 
     def check(self, model: Model) -> None:
-        """Refuse what cannot be done with a model.
+        """Refuse a parallelism that does not fit a model.
 
         Raises:
-            ValueError: A degree that does not divide what it splits; the message names both.
+            ValueError: A degree does not divide what it splits; the message names both.
 
         >>> import tacos.training
         >>> Parallelism(tp=3).check(tacos.training.model("llama3-8b"))
@@ -213,8 +213,8 @@ class Parallelism:
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Return how many layers each virtual stage has, in the order in which a micro-batch passes them.
 
-        With `count_embedding`, embedding and output take the place of a layer in the first and the last stage. What cannot be
-        dealt out evenly goes to the stages in the middle.
+        With `count_embedding`, embedding and output take the place of a layer in the first and the last stage. Layers that
+        do not divide evenly go to the stages in the middle.
 
         >>> Parallelism(pp=8, vp=8, count_embedding=True).stage_layers(126)[:3]
         (1, 2, 2)
@@ -273,7 +273,7 @@ class Groups:
 
     @staticmethod
     def of(parallel: Parallelism) -> Groups:
-        """Deal NPUs out in a parallelism's order."""
+        """Assign NPUs in a parallelism's order."""
         names = [name for name in parallel.order.split("-") if name != "ep"]
         degrees = {name: getattr(parallel, name) for name in names}
         grid = np.arange(parallel.npus, dtype=np.int32)

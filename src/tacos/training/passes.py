@@ -1,4 +1,4 @@
-"""What one NPU does in a pass: the computation of its layers, and the communication that nothing hides."""
+"""One NPU's passes: the computation of its layers, and its exposed communication."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLLECTIVE_OPERATORS = 2.0
 
 @dataclass
 class Pass:
-    """What one chunk's forward or backward pass consists of, in seconds."""
+    """The parts of one chunk's forward or backward pass, in seconds."""
 
     compute: float = 0.0
     weights: float = 0.0
@@ -54,7 +54,7 @@ Chunk = tuple[Pass, Pass, list[float], list[float]]
 
 
 class Work:
-    """What the layers of a model are to one NPU."""
+    """The layers of a model on one NPU."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Work:
             back.wait("dp all-to-all", seconds)
 
     def _communicate(self, into: Pass, times: LayerTimes, factor: float, sparse: bool) -> None:
-        """Add what tensor, context and expert parallelism send in one pass; `factor` 2 is the backward pass."""
+        """Add the communication of tensor, context and expert parallelism in one pass; `factor` 2 is the backward pass."""
         model, parallel, costs = self.model, self.parallel, self.costs
         assert isinstance(model, Transformer)
         tokens = parallel.microbatch * model.sequence / parallel.cp
@@ -123,13 +123,13 @@ class Work:
             if parallel.sequence_parallel:
                 gather = self.tp.seconds("all_gather", size)
                 scatter = self.tp.seconds("reduce_scatter", size)
-                # Backward, gathers stand before products of inputs and of weights, which take twice as long.
+                # In the backward pass, gathers precede the products of inputs and of weights, which take twice as long.
                 for product in times.enter:
                     into.wait("tp all-gather", gather, self._hidden(gather, product * factor))
                 for product in times.leave:
                     into.wait("tp reduce-scatter", scatter, self._hidden(scatter, product * factor))
                 if factor > 1:
-                    # The gathered input is not kept, so that gradients of weights need it again; the product of inputs hides it.
+                    # The gathered input is not kept, so gradients of weights need it again; the product of inputs hides the gather.
                     for product in times.enter:
                         into.wait("tp all-gather", gather, self.free(min(gather, product)))
                 into.operators += 4 * _COLLECTIVE_OPERATORS
@@ -143,7 +143,7 @@ class Work:
             part = 2.0 * 2.0 * tokens * heads * model.head * factor
             ring = self.groups.cp
             one = float(costs.messages(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), part).max())
-            # A block of keys and values travels on while attention works with the one before.
+            # A block of keys and values is forwarded while attention works on the previous one.
             piece = times.attention * (2.5 if factor > 1 else 1.0) / parallel.cp
             seconds = (parallel.cp - 1) * one
             into.wait("cp send", seconds, self.free((parallel.cp - 1) * min(one, piece)))

@@ -1,6 +1,6 @@
 """Search: which parallelism trains a model fastest on a network.
 
-Every combination of degrees that goes with the model and the network is predicted with
+Every combination of degrees that fits the model and the network is predicted with
 :func:`tacos.training.step.step`; those that do not fit into memory are counted and left out.
 """
 
@@ -56,7 +56,7 @@ class Ranking(Sequence[Step]):
         return len(self.steps)
 
     def __getitem__(self, place: Any) -> Any:
-        """Return the step at a place, 0 for the fastest."""
+        """Return the step at a position, 0 for the fastest."""
         return self.steps[place]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def parallelisms(
     batch: int,
     **choices: Any,
 ) -> list[Parallelism]:
-    """Return the parallelisms that go with a model and a network.
+    """Return the parallelisms that fit a model and a network.
 
     Args:
         model: What is trained.
@@ -82,7 +82,7 @@ def parallelisms(
             `ep` for models with experts, `zero` 3 only without a pipeline.
 
     Raises:
-        ValueError: A field that does not exist, or no combination goes with the model, the network and the batch.
+        ValueError: A field that does not exist, or no combination fits the model, the network and the batch.
 
     >>> import tacos
     >>> from tacos import training
@@ -150,7 +150,7 @@ def parallelisms(
             found.append(parallel)
     if not found:
         raise ValueError(
-            f"no parallelism goes with {model.name}, {npus} NPUs and a batch of {batch}: {reason}"
+            f"no parallelism fits {model.name}, {npus} NPUs and a batch of {batch}: {reason}"
         )
     return found
 
@@ -169,7 +169,7 @@ def search(
     candidates: Iterable[Parallelism] | None = None,
     **choices: Any,
 ) -> Ranking:
-    """Predict all parallelisms that go with a model and a network, and rank those that fit into memory.
+    """Predict all parallelisms that fit a model and a network, and rank those that fit into memory.
 
     Args:
         model: What is trained.
@@ -182,7 +182,7 @@ def search(
         choices: Values to try, as for :func:`parallelisms`.
 
     Raises:
-        ValueError: No parallelism goes with the model, the network and the batch.
+        ValueError: No parallelism fits the model, the network and the batch.
 
     >>> import tacos
     >>> from tacos import training
@@ -217,7 +217,7 @@ def search(
 
 
 class _Task(NamedTuple):
-    """One parallelism: all that another process needs to know."""
+    """One parallelism, with everything that another process needs."""
 
     model: Model
     topology: Topology

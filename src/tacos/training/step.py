@@ -248,13 +248,13 @@ def step(
         model: The model to train.
         parallel: How it is split over NPUs; the product of the degrees must be the number of NPUs.
         topology: The network.
-        device: A name in ``DEVICES``, or a table of your own.
+        device: A name in ``DEVICES``, or your own table.
         dtype: Type of matrix products.
         collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, a directory of
             tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
-        software: A name in ``SOFTWARE``, or a record of your own.
+        software: A name in ``SOFTWARE``, or your own record.
         faults: Slow and dead links, such as ``"link=0-1,slowdown=4"`` or ``"nic=3"``; see :func:`~tacos.training.what_if.disturbed`.
-        stragglers: How many times longer some NPUs compute, by number. ``"folded"`` slows their whole pipeline stage down.
+        stragglers: Factors by which some NPUs compute longer, by NPU number. ``"folded"`` slows their whole pipeline stage down.
         jitter: Standard deviation of the duration of passes, as a share. ``"folded"`` has one value for all NPUs of a stage, the
             other fidelities one for each.
         seed: Random seed of the jitter.

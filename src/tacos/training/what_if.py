@@ -1,4 +1,4 @@
-"""What if: the same step on a changed network or device.
+"""What-if questions: the same step on a changed network or device.
 
 A change is ``WHAT=FACTORx``: ``nic=2x`` doubles the bandwidth between boxes, ``box=2x`` within boxes, ``links=2x``
 everywhere; ``latency=0.5x`` halves latencies; ``compute=2x`` and ``memory=2x`` change the device's peak and its memory
@@ -39,7 +39,7 @@ def changed(topology: Network, device: str | Device, changes: str) -> tuple[Topo
     """Return the network and the device with changes that are separated by commas.
 
     Raises:
-        SpecError: A change that cannot be read, or that changes nothing on this network.
+        SpecError: A change is malformed, or changes nothing on this network.
 
     >>> import tacos
     >>> faster, _ = changed(tacos.topology.dgx_h100(2), "h100", "nic=2x")
@@ -78,12 +78,12 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
 
     Args:
         topology: The healthy network.
-        faults: As :class:`~tacos.simulate.faults.Fault` says them, or as text: ``"link=0-1,slowdown=4,both=yes"``, ``"npu=3,slowdown=2"``
+        faults: Objects of :class:`~tacos.simulate.faults.Fault`, or text: ``"link=0-1,slowdown=4,both=yes"``, ``"npu=3,slowdown=2"``
             (all links of an NPU), and ``"nic=3"``, which is short for the links of NPU 3 to what is outside of its box. Without a slowdown a
             link is dead, and traffic takes other paths.
 
     Raises:
-        ValueError: A fault that begins or ends during the step, names what is not there, or cuts the network.
+        ValueError: A fault begins or ends during the step, names an unknown node or link, or disconnects the network.
 
     >>> import tacos
     >>> disturbed(tacos.topology.dgx_h100(2), ["nic=3"])
@@ -135,7 +135,7 @@ def _nic(topology: Topology, npu: int) -> NDArray[np.int64]:
     found = np.flatnonzero(((src == npu) | (dst == npu)) & (label[src] != label[dst]))
     if not len(found):
         raise ValueError(
-            f"{topology.node_name(npu)} has no links of its own to what is outside of its box: name the link"
+            f"{topology.node_name(npu)} has no link of its own that leaves its box; name the link"
         )
     return found
 

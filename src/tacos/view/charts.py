@@ -410,7 +410,7 @@ def _styles(series: Sequence[Series]) -> list[_Style]:
 def _curve(one: Series, style: _Style, x: Scale, y: Scale) -> list[str]:
     path, marks = "", []
     drawn = _drawn(one)
-    each = max(1, len(drawn) // 40)  # markers this often, lest they hide the curve
+    each = max(1, len(drawn) // 40)  # few markers, so that they do not hide the curve
     for i, (at, value) in enumerate(zip(one.x, one.y, strict=True)):
         if drawn[i]:
             joined = i > 0 and drawn[i - 1]

@@ -263,7 +263,7 @@ def _speed(candidate: Candidate) -> float:
 
 
 def _bound_speed(one: Comparison) -> float:
-    """The bound as a bandwidth; 0 where there is none."""
+    """Return the bound as a bandwidth; 0 if there is no bound."""
     figures = one.solved[0].figures if one.solved else None
     if figures is None or not one.bound_s:
         return 0.0

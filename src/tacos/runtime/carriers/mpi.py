@@ -519,7 +519,7 @@ def _steps_of(execution: RankExecutor) -> _Steps:
 
 
 def _buffer(pieces: list[tuple[int, int]]) -> list[Any]:
-    """Memory as MPI wants it: one piece as it is, several as a type of their own."""
+    """Return memory in the form that MPI takes: one piece as it is, several as a derived datatype."""
     if not pieces:
         return [None, 0, MPI.BYTE]
     if len(pieces) == 1:

@@ -46,7 +46,7 @@ __all__ = ["Algorithms", "Settings", "agree", "default", "order_matters", "probe
 _LOG = LOG.getChild("dispatch")
 
 _KEPT = 4096
-"""So many calls of different sizes are remembered; then the memory starts anew."""
+"""Largest number of remembered calls of different sizes; then the memory is cleared."""
 _SMALL = 256 << 10
 _FEW = 8
 _LEAST_CLASS = 1 << 10
@@ -68,7 +68,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, world: int, variables: Mapping[str, str] | None = None) -> Settings:
-        """Read and check what the variables name, for a job of so many ranks.
+        """Read and check what the variables name, for a job with this number of ranks.
 
         Raises:
             ValueError: A variable has a value that is not allowed.
@@ -398,7 +398,7 @@ class Algorithms:
         """Rank 0's schedule on all ranks: from its cache, or made now; rank 0 has verified it.
 
         Raises:
-            ValueError: There is none, or the ranks need different ones.
+            ValueError: There is no such algorithm, or the ranks need different ones.
         """
         mine = b""
         if self.communicator.rank == 0:

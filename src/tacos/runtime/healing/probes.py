@@ -36,11 +36,11 @@ _BETTER = 1.5
 _PATIENCE_S = 2.0
 _PAUSE_S = 0.5
 _EAGER = 120
-"""So many rounds come soon after one another; then they become rare."""
+"""Number of rounds in quick succession before they become rare."""
 _SELDOM = 10
-"""In so many rounds a link is tried once, then."""
+"""Number of later rounds in which each link is tried once."""
 _SPARING = 4
-"""And in so many one that carries data."""
+"""Number of later rounds in which a link that carries data is tried once."""
 _GUESTS = 64
 """Most probes that are measured at once: one that waits would arrive meanwhile, and seem quicker than its link."""
 
@@ -160,20 +160,22 @@ class Prober:
 
 
 def _tried(host: str, port: int, token: bytes, size: int) -> float:
-    """The speed of the way to a rank; 0: there is none."""
+    """Return the speed of the path to a rank; 0 if there is no path."""
     try:
         with socket.create_connection((host, port), timeout=_PAUSE_S) as way:
             way.settimeout(_PATIENCE_S)
             way.sendall(_HELLO.pack(token, size) + bytes(size))
             deadline = time.monotonic() + _PATIENCE_S
             (speed,) = _ANSWER.unpack(_taken(way, _ANSWER.size, deadline))
-            return float(speed) if math.isfinite(speed) else 0.0  # whoever listens there now
+            return (
+                float(speed) if math.isfinite(speed) else 0.0
+            )  # another process may listen there now
     except OSError:
         return 0.0
 
 
 def _taken(guest: socket.socket, size: int, deadline: float) -> bytes:
-    """Read so many bytes, however slowly they come, until a time by ``time.monotonic()``."""
+    """Read this many bytes, until a deadline by ``time.monotonic()``."""
     data = bytearray()
     while len(data) < size:
         guest.settimeout(max(0.001, deadline - time.monotonic()))

@@ -51,7 +51,7 @@ _APART = 1.1
 _ALIKE = 1.35
 """Bandwidths that differ by less are those of one port."""
 _LEAST_TRIES, _TRIES = 3, 6
-"""So many pairs of messages tell whether what two ports share is theirs."""
+"""Number of pairs of messages that decide whether two ports share a link of their own."""
 _LEAST_RACKED, _FEW_RELAYED, _UNEQUAL = 6, 0.1, 2.0
 """Racks are looked for among at least this many ranks, if few of their pairs are relayed and all are about equally fast alone."""
 _MIXINGS, _FEW_RACKED = 3, 12

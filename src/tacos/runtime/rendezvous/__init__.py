@@ -23,7 +23,7 @@ class Rendezvous(Protocol):
     """What a communicator needs to meet its peers."""
 
     while_waiting: Callable[[], str]
-    """Says why a wait is in vain, or nothing; it may raise."""
+    """Return why a wait cannot succeed, or nothing; it may raise."""
 
     @property
     def rank(self) -> int:

@@ -146,7 +146,7 @@ def shared_secret(file: Path) -> str:
     """Read the secret that rank 0 has written.
 
     Raises:
-        OSError: There is none yet, or others than the user can read or have written it.
+        OSError: The file does not exist yet, or other users can read it or have written it.
     """
     found = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     try:
