@@ -1,11 +1,12 @@
 // A lower bound on the time of every schedule, and the reason for it.
 //
-// Three arguments, all true of every valid schedule:
+// Four arguments, all true of every valid schedule:
 //   paths  A chunk takes at least the time of the shortest path from where it is to where it is needed:
 //          Σα and, wherever a whole chunk is stored, its transmission.
 //   cuts   What must leave a set of nodes (demand.hpp) must pass the links out of it. As a fluid: link e
 //          carries B_e·(T - α_e) by the time T. In chunks: link e carries as many whole chunks as fit
 //          into T under the link model.
+//   time   What passes a cut has a way to go before and after it (timed_cuts.hpp).
 //   parts  An all-reduce among p disjoint sets of nodes that each hold a member takes at least 2(p - 1)
 //          passages out of them for every byte. In order of arrival, let P be the first set that knows
 //          all contributions: each of the p - 1 others has sent by then, and each is still to receive.
