@@ -436,6 +436,13 @@ def test_speeds_nine_orders_apart_do_not_mislead_the_linear_program():
     assert found.bandwidth_s == pytest.approx(11)
     assert found.exact
 
+    # A fast ring, and two links so slow that they carry nothing: 3 -> 0 passes on 2 B each to 0 from 1, 2 and 3, to 1 from 3,
+    # and to 2 from 1 and 3.
+    ring = [(0, 2, 10**9, 0), (2, 1, 10**9, 0), (1, 3, 10**9, 0), (3, 0, 10**9, 0)]
+    network = tp.from_links(4, [*ring, (0, 2, 1, 0), (0, 1, 1, 0)])
+    found = tacos.bound(network, co.all_to_all(network, 7, chunks=1))
+    assert found.bandwidth_s == pytest.approx(12e-9)
+
 
 @settings(max_examples=80)
 @given(strategies.random_topologies(max_npus=4, max_switches=2), st.data())

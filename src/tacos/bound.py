@@ -191,7 +191,7 @@ def binding(topology: Network, collective: Collective) -> Binding:
         weights *= cut.bandwidth_Bps / float(weights @ rates)
         bytes_ = cut.bytes
     if any(_has_pairs(part) for part in collective.parts) and topology.links:
-        for lengths in _pair_lengths(topology, collective):
+        for lengths in _pair_lengths(topology, collective, report.bandwidth_s):
             passing = distance_sum(topology, collective, lengths, None)
             capacity = float(lengths.astype(float) @ rates)
             if capacity and passing / capacity > bytes_ / max(float(weights @ rates), 1e-300):
@@ -199,11 +199,13 @@ def binding(topology: Network, collective: Collective) -> Binding:
     return Binding(bytes_, weights, report.latency_ps / 1e12)
 
 
-def _pair_lengths(topology: Topology, collective: Collective) -> Iterator[NDArray[np.int64]]:
-    """Yield lengths of links that may limit the traffic between pairs."""
+def _pair_lengths(
+    topology: Topology, collective: Collective, cuts_s: float
+) -> Iterator[NDArray[np.int64]]:
+    """Yield lengths of links that may limit the traffic between pairs; cuts alone take `cuts_s`."""
     small = topology.npus * topology.links <= _LP_COLUMNS
     if small and all(_has_pairs(part) for part in collective.parts):
-        yield _concurrent_flow(topology, collective)[1]
+        yield _concurrent_flow(topology, collective, cuts_s)[1]
         return
     if topology.npus * topology.links > _DISTANCES:
         return
@@ -255,7 +257,7 @@ def _pairs(
     elif topology.npus * topology.links > _LP_COLUMNS:
         candidates, doubt = _lengths(topology), "the network is too large for a linear program"
     else:
-        flow_s, lengths = _concurrent_flow(topology, collective)
+        flow_s, lengths = _concurrent_flow(topology, collective, report.bandwidth_s)
         time_s = _distance_bound(topology, collective, lengths, progress)
         exact = time_s * (1 + 1e-6) >= flow_s
         return _Pairs(time_s, exact, "all pairs' bytes fill the links, however they are routed")
@@ -301,20 +303,31 @@ def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
     return result
 
 
-def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float, NDArray[np.int64]]:
+def _concurrent_flow(
+    topology: Topology, collective: Collective, cuts_s: float
+) -> tuple[float, NDArray[np.int64]]:
     """Return the least time in which all pairs' bytes flow, and the link lengths that prove it.
 
-    Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the time. What enters a node
-    and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
+    Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the
+    time. What enters a node and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
+
+    Args:
+        topology: The network.
+        collective: Messages between pairs.
+        cuts_s: The time that the narrowest cut takes.
     """
     demand = _demands(topology, collective)
     sources = np.flatnonzero(demand.sum(axis=1))
     nodes, links = topology.nodes, topology.links
-    # In units of the slowest link and the largest demand. A link that is faster by nine orders of
-    # magnitude counts as free then, where in units of the fastest the slow ones would be closed.
-    rate = float(topology.link_bandwidth_Bps.min())
-    share = rate / topology.link_bandwidth_Bps
+    # In units of the largest demand and of the time of the narrowest cut, which the result exceeds by a small factor at most.
+    # Each row is divided by its largest entry. A link that is faster or slower than that by nine orders of magnitude counts as
+    # free or closed then; in units of the fastest or the slowest link, the links that matter would.
     scale = float(demand.max()) or 1.0
+    unit_s = cuts_s or scale / float(topology.link_bandwidth_Bps.min())
+    filled = scale / (
+        topology.link_bandwidth_Bps * unit_s
+    )  # the share of that time that the demand takes on a link
+    share, time = np.minimum(filled, 1), np.minimum(1 / filled, 1)
     k, e = np.meshgrid(np.arange(len(sources)), np.arange(links), indexing="ij")
     column = k * links + e
     rows = np.concatenate(
@@ -329,7 +342,7 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
     capacity_rows = len(sources) * nodes + np.arange(links)
     rows = np.append(rows.ravel(), capacity_rows)
     columns = np.append(columns, np.full(links, len(sources) * links))
-    values = np.append(values, np.full(links, -1.0))
+    values = np.append(values, -time)
     wanted = np.zeros((len(sources), nodes))
     wanted[:, : topology.npus] = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] = -wanted.sum(axis=1)
@@ -348,8 +361,7 @@ def _concurrent_flow(topology: Topology, collective: Collective) -> tuple[float,
         return np.inf, np.ones(links, np.int64)
     prices = np.maximum(-found.duals[capacity_rows], 0) * share
     prices /= max(float(prices.max(initial=0)), 1e-300)
-    time_s = found.objective * scale / rate
-    return time_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
+    return found.objective * unit_s, np.round(prices * _LP_LENGTHS).astype(np.int64)
 
 
 # --- whether the bound is attainable --------------------------------------------------------------
