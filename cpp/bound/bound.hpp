@@ -11,7 +11,7 @@
 //          all contributions: each of the p - 1 others has sent by then, and each is still to receive.
 //          Nodes outside the sets must not be able to add or copy, so that every passage ends in a
 //          set. So all NPUs and all switches that multicast or reduce must be in one. The same holds of
-//          passages into the sets. All-reduces of several groups at once add up.
+//          passages into the sets.
 //
 // The narrowest cut is searched by maximum flows (graph/cuts.hpp), one NPU at a time. Every set that is
 // found is then evaluated for the whole collective with all its parts, so the search itself may relax the

@@ -6,13 +6,8 @@
 // shared fairly, and the window with the best worse time is chosen. The search ends with the
 // first window that loses less than kNoLoss against the schedule.
 //
-// A caller that only looks for programs below a limit need not know by how much others miss it. So a program is not simulated
-// under the second rule if the first is not below the limit, and most windows are skipped if the first two miss it by far.
-//
 // If no two connections share a link, the window does not matter, and nothing is simulated.
 #pragma once
-
-#include <limits>
 
 #include "model/program.hpp"
 #include "model/schedule.hpp"
@@ -24,12 +19,10 @@ struct Paced {
   Program program;
   std::int32_t window = 0;
   // How long the program takes with links that serve first come, first served, and with shared links; -1 if it was
-  // not run: no links are shared, or there are too many transfers. Where no window is below the limit, both are the
-  // least time that was found to miss it.
+  // not run: no links are shared, or there are too many transfers.
   Time dependencies = -1, shared = -1;
 };
 
-Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress,
-                  Time limit = std::numeric_limits<Time>::max());
+Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress);
 
 }  // namespace tacos
