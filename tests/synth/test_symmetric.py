@@ -345,9 +345,9 @@ def test_the_chunk_search_ends_where_chunks_would_differ():
         (
             tp.ring(4),
             co.all_gather(4, 1001, chunks=2),
-            "equal chunks: the size of 1001 B is not a multiple of 8, the nearest are 1000 and 1008 B",
+            "equal chunks: the size of 1001 B is not a multiple of 8; the nearest are 1000 and 1008 B",
         ),
-        (tp.ring(4), co.all_gather(4, 3), "not a multiple of 4, the nearest is 4 B"),
+        (tp.ring(4), co.all_gather(4, 3), "not a multiple of 4; the nearest is 4 B"),
     ],
 )
 def test_what_it_needs_is_said_in_a_sentence(topology, collective, message):

@@ -140,5 +140,7 @@ def test_refusals():
         themis(torus, both)
     with pytest.raises(ValueError, match='scheduling must be "fifo" or "scf"; got \'lifo\''):
         themis(torus, co.all_reduce(torus, "1MB"), scheduling="lifo")
-    with pytest.raises(ValueError, match=r"order is \[0\]; it must name each of 2 dimensions once"):
+    with pytest.raises(
+        ValueError, match=r"order is \[0\]; it must name each of the 2 dimensions once"
+    ):
         themis(torus, co.all_reduce(torus, "1MB"), order=[0])
