@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tacos
@@ -63,10 +65,13 @@ def test_the_order_of_a_schedule_needs_no_run(monkeypatch):
 def test_refinement_does_not_run_again_what_was_run(monkeypatch):
     from tacos.search import refine
 
-    runs = []
-    monkeypatch.setattr(
-        refine, "execution", lambda what, **given: runs.append(what) or execution(what, **given)
-    )
+    runs: list[Any] = []
+
+    def noted(what: Any, **given: Any) -> Any:
+        runs.append(what)
+        return execution(what, **given)
+
+    monkeypatch.setattr(refine, "execution", noted)
     schedule = hub_schedule()
     found = execution(schedule)
     assert found is not None
@@ -78,7 +83,8 @@ def test_refinement_does_not_run_again_what_was_run(monkeypatch):
 
 def test_trees_tell_the_time_that_many_chunks_approach():
     """A DGX-1's trees carry 6 times 25 GB/s into every GPU, which needs seven eighths of the buffer."""
-    box, engine, memory = tp.dgx1(), ENGINES["forest"], {}
+    box, engine = tp.dgx1(), ENGINES["forest"]
+    memory: dict[str, Any] = {}
     size = 600_000_000
     whole = tacos.collective.all_gather(box, size)
     assert engine.limit_s(box, whole, memory) == 0
