@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tacos
@@ -64,9 +66,12 @@ def test_refinement_does_not_run_again_what_was_run(monkeypatch):
     from tacos.search import refine
 
     runs = []
-    monkeypatch.setattr(
-        refine, "execution", lambda what, **given: runs.append(what) or execution(what, **given)
-    )
+
+    def noted(what, **given):
+        runs.append(what)
+        return execution(what, **given)
+
+    monkeypatch.setattr(refine, "execution", noted)
     schedule = hub_schedule()
     found = execution(schedule)
     assert found is not None
@@ -78,7 +83,8 @@ def test_refinement_does_not_run_again_what_was_run(monkeypatch):
 
 def test_trees_tell_the_time_that_many_chunks_approach():
     """A DGX-1's trees carry 6 times 25 GB/s into every GPU, which needs seven eighths of the buffer."""
-    box, engine, memory = tp.dgx1(), ENGINES["forest"], {}
+    box, engine = tp.dgx1(), ENGINES["forest"]
+    memory: dict[str, Any] = {}
     size = 600_000_000
     whole = tacos.collective.all_gather(box, size)
     assert engine.limit_s(box, whole, memory) == 0
@@ -95,7 +101,7 @@ def test_large_collectives_skip_chunk_counts_that_do_not_fill_the_trees():
     box = tp.mi250(1)
     schedule = tacos.synthesize(box, tacos.collective.all_gather(box, "64MB"), engine="forest")
     tried = schedule.provenance["chunk_counts_tried"]
-    assert len([count for count in tried if count < 64]) <= 3
+    assert tried[:4] == [1, 6, 18, 33]  # for 1, 4, 16 and 32
     few = tacos.synthesize(box, tacos.collective.all_gather(box, "1KB"), engine="forest")
     assert few.provenance["chunk_counts_tried"][:3] == [1, 3, 6]
 
