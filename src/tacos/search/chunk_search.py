@@ -195,7 +195,7 @@ class EngineSearch:
 
     def _trusted_ps(self, limited: bool) -> float:
         """Return the time that the results so far promise, whose limit is known or not."""
-        if limited and 0 < len(self.results) < _STEPS:
+        if limited and 0 < len(self.results) <= _STEPS:
             return 0.0
         if not self.engine.baseline and 0 < len(self.results) < _STEPS:
             return self.least_ps() * _STEP

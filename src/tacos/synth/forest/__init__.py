@@ -73,7 +73,7 @@ _GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 7.0, 0.4, 15.0
 """Microseconds per NPU³ to grow trees on a network without symmetry: with switches, without, and if some are neighbours (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
-_COARSE, _SKIPS, _LONG = 64, 4, 2.0
+_COARSE, _SKIPS, _LONG = 16, 4, 2.0
 """Chunk counts up to the first number are searched in steps of the second, if bytes take this many times as long as latencies."""
 
 
