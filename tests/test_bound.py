@@ -105,7 +105,7 @@ def test_switches_that_add_and_copy():
     four = tp.dgx_h100(4, nvls=True)
     best = tacos.bound(four, co.all_reduce(four, "1GB"))
     assert best.bandwidth_s == pytest.approx(1.5 / 400)
-    assert "the 4 boxes (box 0, …) 6 times in all, over 32 NICs" in best.why
+    assert "the 4 boxes (box 0, …) 6 times in total, over 32 NICs" in best.why
 
 
 def test_a_switch_that_only_copies():

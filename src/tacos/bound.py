@@ -506,7 +506,7 @@ def _bottleneck(topology: Topology, report: BoundReport, *, several: bool) -> st
     which = f"the {cut.sets} {sort} ({name}, …)"
     if several:  # each byte passes the sets of its own group
         return f"{units.format_size(cut.bytes)} must {does} {which} in all, over {over}"
-    return f"every byte must {does} {which} {times} times in all, over {over}"
+    return f"every byte must {does} one of {which} {times} times in total, over {over}"
 
 
 def _over(count: int, links: str, bandwidth_Bps: float) -> str:

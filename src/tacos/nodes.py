@@ -92,15 +92,15 @@ class Nodes:
             raise ValueError(self._unknown(given, what, "node", self._topology.nodes))
         return found
 
-    def npu(self, given: Any, *, what: str = "npu") -> int:
-        """Return the number of an NPU.
+    def npu(self, given: Any, *, what: str = "npu", listed: bool = False) -> int:
+        """Return the number of an NPU; `listed` words the message for one of several.
 
         Raises:
             ValueError: There is no such node, or it is a switch.
         """
         found = self._find(given, what)
         if found is None or (found >= self._topology.npus and isinstance(given, int | np.integer)):
-            raise ValueError(self._unknown(given, what, "NPU", self._topology.npus))
+            raise ValueError(self._unknown(given, what, "NPU", self._topology.npus, listed=listed))
         if found >= self._topology.npus:
             raise ValueError(f"{what} is {given!r}, which is a switch, not an NPU")
         return found
@@ -126,14 +126,14 @@ class Nodes:
         for item in text.split(","):
             span = re.fullmatch(r"(\d{1,9})-(\d{1,9})", item)
             if item in self._names or (span is None and not re.search(r"[*?\[]", item)):
-                found.append(self.npu(item, what=what))
+                found.append(self.npu(item, what=what, listed=True))
             elif span is not None:
                 low, high = int(span[1]), int(span[2])
                 if low > high:
                     raise ValueError(
                         f"{what} has {item!r}; a range goes from the lower to the higher NPU"
                     )
-                found += range(low, self.npu(high, what=what) + 1)
+                found += range(low, self.npu(high, what=what, listed=True) + 1)
             else:
                 match = re.compile(fnmatch.translate(item)).match
                 names = list(self._names)[: self._topology.npus]
@@ -272,7 +272,16 @@ class Nodes:
         hint = f"; {name(src)} has links to {some}{more}" if others else ""
         return f"there is no link from {name(src)} to {name(dst)}{hint}"
 
-    def _unknown(self, given: Any, what: str, kind: str, count: int, *, inside: Any = None) -> str:
+    def _unknown(
+        self,
+        given: Any,
+        what: str,
+        kind: str,
+        count: int,
+        *,
+        inside: Any = None,
+        listed: bool = False,
+    ) -> str:
         sentence = f"{what} is {given!r}, but there is no such {kind}"
         if inside is not None:
             sentence = f"{what} is {inside!r}, but there is no {kind} {given!r}"
@@ -280,11 +289,12 @@ class Nodes:
         close = nearest(given, names[:_SEARCHED]) if isinstance(given, str) else None
         if close is not None:
             return f"{sentence}; did you mean {close!r}?"
+        sentence = f"{what} names {kind} {given!r}, but" if listed else f"{sentence};"
         # Three names are enough to show the pattern.
         shown = ", ".join(names[: _SAMPLES if len(names) > _SAMPLES + 1 else len(names)])
         more = ", …" if len(names) > _SAMPLES + 1 else ""
         hint = f", or by name {shown}{more}" if names else ""
-        return f"{sentence}; the {kind}s are 0 to {count - 1}{hint}"
+        return f"{sentence} the {kind}s are 0 to {count - 1}{hint}"
 
 
 _FORMS = "a link's number, or two nodes as in 0-1 or box0/npu0-fabric"

@@ -254,11 +254,11 @@ BAD_CALLS = {
     ),
     "rank outside": (
         ["synth", "ring:4", "all-reduce", "1MB", "--group", "0-9"],
-        "--group is 9, but there is no such NPU",
+        "--group names NPU 9, but the NPUs are 0 to 3",
     ),
     "group of words": (
         ["synth", "ring:4", "all-reduce", "1MB", "--group", "all"],
-        "--group is 'all', but there is no such NPU",
+        "--group names NPU 'all', but the NPUs are 0 to 3",
     ),
     "no chunks": (
         ["synth", "ring:4", "all-reduce", "1MB", "--chunks", "0"],
@@ -309,7 +309,28 @@ BAD_CALLS = {
     ),
     "compare, odd picture": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"],
-        'path must end in .svg, .png or .pdf; got "x.gif"',
+        '--output must end in .svg, .png or .pdf; got "x.gif"',
+    ),
+    "topo, odd picture": (
+        ["topo", "ring:4", "--draw", "x.gif"],
+        '--draw must end in .svg, .png or .pdf; got "x.gif"',
+    ),
+    "topo, a directory": (
+        ["topo", "/"],
+        "/: is a directory; expected a topology file or a spec",
+    ),
+    "verify, a directory": (["verify", "/"], "/: is a directory; expected a file"),
+    "info, a directory": (
+        ["info", "/"],
+        "/: a directory without flight records (*.flight.json); expected a file",
+    ),
+    "design, a directory": (
+        ["design", "ring:4", "--job", "/", "--budget", "1GB/s"],
+        "/: is a directory; expected a job file (.yaml, .json) or the prefix of Chakra traces",
+    ),
+    "reorder, no ranks": (
+        ["reorder", "ring:4", "--slots", "0"],
+        "--slots must be at least 1; got 0",
     ),
     "compare, no folder": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"],

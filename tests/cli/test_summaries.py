@@ -148,7 +148,7 @@ def test_objects_print_as_sentences(torus):
     assert lines[1].split()[0] == result.candidates[0].engine
     assert lines[-1] == result.verdict()
     assert str(tacos.bound(network, collective)).startswith(
-        "at least 10.5 us: every byte must leave the 16 NPUs (npu 0, …) 30 times in all"
+        "at least 10.5 us: every byte must leave one of the 16 NPUs (npu 0, …) 30 times in total"
     )
     report = tacos.verify(result.best)
     assert str(report) == "the schedule is correct"

@@ -143,11 +143,18 @@ def test_entities_do_nothing(tmp_path, text, root):
 )
 def test_what_is_no_file_is_not_read(tmp_path, name):
     (tmp_path / name).mkdir()
-    with pytest.raises(FormatError, match=r"not a regular file|Is a directory"):
+    with pytest.raises(FormatError, match="is a directory; expected a file"):
         tacos.load(tmp_path / name)
     (tmp_path / name).rmdir()
     (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(FormatError, match="not a regular file"):
+        tacos.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["net.xml", "net.txt", "net.tacos", "net.yaml"])
+def test_an_empty_file_is_called_empty(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(FormatError, match="the file is empty"):
         tacos.load(tmp_path / name)
 
 

@@ -170,7 +170,7 @@ BAD_CALLS = {
     "no prefix": (["verify", "traces/ar"], "traces/ar: No such file or directory, nor ar.0.et"),
     "no ending": (["convert", "ar.tacos", "x"], "x: unknown file extension; use one of"),
     "a schedule as a topology": (["convert", "ar.tacos", "x.yaml"],
-                                 "x.yaml: a .yaml file holds a Topology, not a Schedule"),
+                                 "x.yaml: a .yaml file holds a topology, not a schedule"),
     "no folder": (["convert", "ar.tacos", "no/x.steps"], "there is no directory no"),
     "a program's NPU": (["info", "ar.steps", "--npu", "0"], "ar.steps holds a program"),
     "a program as a network": (["topo", "ar.steps"], "ar.steps: holds a program, which has no topology"),

@@ -357,7 +357,7 @@ def test_any_run_of_changed_bytes_is_refused(scratch, data):
 
 def test_what_is_no_file_of_ours(scratch, tmp_path):
     data = written(ring_orbit(), scratch)
-    assert refused(scratch, b"") == "not a .tacos file: it lacks the signature"
+    assert refused(scratch, b"") == "the file is empty"
     assert refused(scratch, b"tacos: 1\n") == "not a .tacos file: it lacks the signature"
     assert "text mode" in refused(scratch, data.replace(b"\r\n", b"\n"))
     assert refused(scratch, data + b"123") == "3 bytes follow the end of the schedule"

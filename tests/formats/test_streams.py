@@ -99,5 +99,5 @@ def test_refuses_what_cannot_be_written(schedule):
         tacos.save(tacos.simulate(schedule), io.BytesIO())
     with pytest.raises(TypeError, match="path must be a path or a binary file object; got int"):
         tacos.save(schedule, 3, format="tacos")
-    with pytest.raises(FormatError, match="holds a Schedule, not a Topology"):
+    with pytest.raises(FormatError, match="holds a schedule, not a topology"):
         tacos.save(RING, io.BytesIO(), format="tacos")

@@ -43,6 +43,11 @@ def test_a_table_of_pairs_with_bandwidths(file):
     assert found.byte_s.tolist() == [[0, 1e-9], [0.5e-9, 0]]
 
 
+def test_what_has_no_times_says_how_to_write_them(file):
+    with pytest.raises(FormatError, match=r"neither a topology nor times .* 'node0 node1 0.50' \("):
+        costs_of(file("log.txt", "an error in line 5\n"))
+
+
 def test_pings_one_way_stand_for_both_and_repeat(file):
     found = costs_of(file("ping.txt", "# ms\na b 0.2\na b 0.4\na b 9\na c 1.0\nb c 1.0\n"))
     assert found.latency_s[0, 1] == found.latency_s[1, 0] == pytest.approx(0.2e-3)

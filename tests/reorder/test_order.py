@@ -239,7 +239,12 @@ def test_nccl_takes_the_faster_of_ring_and_tree():
             {},
             r"pattern bcube does not suit 5 hosts: it needs a product",
         ),
-        ([np.ones((4, 4))], {"size": "1MB"}, r"size is 1MB, but the matrix has latencies only"),
+        ([np.ones((4, 4))], {"size": "foo"}, r"size 'foo' is not understood"),
+        (
+            [np.ones((4, 4))],
+            {"size": "1MB"},
+            r"size 1MB needs bandwidths, but the matrix has only latencies",
+        ),
         (
             [np.ones((3, 3))],
             {"hosts": ["0", "7"]},

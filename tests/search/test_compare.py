@@ -89,6 +89,13 @@ def test_winners_are_ranges_of_sizes():
     assert view.remarks(sweep)[1:] == ["swing failed: no torus."]
 
 
+def test_a_named_engine_that_does_not_apply_says_so():
+    result = tacos.compare(RING, tacos.collective.all_reduce(RING, "1MB"), engines=["balanced"])
+    assert view.remarks(result)[1:] == [
+        "balanced does not apply: it needs all-to-all-v or send-recv, not all-reduce."
+    ]
+
+
 def test_the_same_collective_twice_is_two_rows():
     (one,) = gathers("4KB")
     sweep = tacos.compare(RING, [one, one], engines=["ring"])

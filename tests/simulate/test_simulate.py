@@ -509,7 +509,10 @@ def test_wrong_arguments_get_one_sentence(arguments, message):
         (lambda: Straggler(npu=0, late=-1), "late -1 must not be negative"),
         (lambda: Fault.parse("link=0,both=maybe"), "both must be one of yes, no; got 'maybe'"),
         (lambda: Fault(npu=0, both=True), "both is for a link"),
-        (lambda: Fault.parse("link=0,speed=3"), "has 'speed=3'; write each of link, npu"),
+        (
+            lambda: Fault.parse("link=0,speed=3"),
+            "unexpected 'speed=3'; use name=value with each of link, npu",
+        ),
         (lambda: Straggler.parse("late=3us"), "needs an npu"),
         (lambda: Straggler.parse("npu=0,slowdown=x"), "slowdown is 'x'; it must be a number"),
     ],

@@ -96,6 +96,7 @@ def test_the_model_is_passed_to_every_factor():
         ("tours:4x4", 'there is no "tours", did you mean torus:4x4?'),
         ("torus8,8@50GB/s", "did you mean torus:8x8@50GB/s?"),
         ("torus:4*4", "did you mean torus:4x4?"),
+        ("torus:4y4", "did you mean torus:4x4?"),
         ("dgxh100", "did you mean dgx-h100?"),
         ("dgx-h10:4", "did you mean dgx-h100:4?"),
         ("ring:4*fc8", "did you mean ring:4*fc:8?"),

@@ -403,7 +403,7 @@ def test_any_network_will_do():
     ("options", "error", "message"),
     [
         ({"device": "h1000"}, SpecError, "unknown device"),
-        ({"dtype": "fp4"}, ValueError, "dtype must be one of .* on a h100; got 'fp4'"),
+        ({"dtype": "fp4"}, ValueError, "dtype must be one of .* on h100; got 'fp4'"),
         ({"software": "new"}, SpecError, "unknown software"),
         ({"collectives": "rng"}, ValueError, "rng"),
     ],

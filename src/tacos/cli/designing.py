@@ -85,7 +85,7 @@ def design(
     radix: Annotated[
         int | None, Parameter(help="Shapes have at most this many NPUs at a switch.")
     ] = None,
-    points: Annotated[int, Parameter(help="Budgets on the front of shapes.")] = 13,
+    points: Annotated[int, Parameter(help="Number of budgets on the time-cost front.")] = 13,
     finalists: Annotated[
         int, Parameter(help="Synthesize the collectives of this many of the best shapes.")
     ] = 0,
@@ -143,7 +143,7 @@ def design(
         if path is not None:
             check_folder(option, path)
     if output is not None:
-        view.checked(output)
+        view.checked(output, what="--output")
     if on is not None and npus is None:
         raise ValueError("--on is for a search over shapes (--npus); the others take milliseconds")
     if sum(one is not None for one in (dims, npus, upgrade)) != 1:

@@ -72,6 +72,8 @@ def reorder(
     """
     if output is not None:
         check_folder("--output", output, directory=True)
+    if slots is not None and slots < 1:
+        raise ValueError(f"--slots must be at least 1; got {slots}")
     known = costs_of(costs, npus_per_host=npus_per_host)
     if hosts is not None:
         known = known.only(hosts_in(hosts), str(hosts))
@@ -95,7 +97,10 @@ def reorder(
 
 def _print(found: Order) -> None:
     before, after = units.format_time(found.cost_before), units.format_time(found.cost)
-    print(f"{found.pattern} of {len(found.hosts)} hosts, size {found.size}:")
+    counted = (
+        f"{found.size} only" if found.size in ("latency", "bandwidth") else f"size {found.size}"
+    )
+    print(f"{found.pattern} of {len(found.hosts)} hosts, {counted}:")
     print(f"  before {before}, after {after}: {found.speedup:.2f} times as fast")
     proof = "no order is faster"
     if not found.exact:
@@ -141,14 +146,14 @@ def judge(
     """Say how good measured bandwidths are for a network, and what may be wrong.
 
     For every size: the share of the bound, what stock NCCL and the best
-    algorithm should reach, and what binds. Rank i is NPU i of the network.
+    algorithm should reach, and what limits it. Rank i is NPU i of the network.
 
     Example: tacos judge all_reduce_perf.log dgx-h100:4 -o judge.svg
     """
     if output is not None:
         check_folder("--output", output)
         if output.suffix.lower() not in PAGES:
-            view.checked(output)
+            view.checked(output, what="--output")
     with progress("judging", as_json or quiet) as report:
         found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
     if output is not None and output.suffix.lower() in PAGES:
@@ -196,7 +201,7 @@ def _print_judgement(found: Judgement) -> None:
             "NCCL: what stock NCCL should take, by its model" + (f"; best: {best}" if best else "")
         )
         for row in dict.fromkeys((found.rows[0], found.rows[-1])):
-            print(f"what binds at {units.format_size(row.size_bytes)}: {row.why}")
+            print(f"limit at {units.format_size(row.size_bytes)}: {row.why}")
     if found.rings is not None:
         has, could = (
             units.format_bandwidth(rate)

@@ -41,6 +41,7 @@ from tacos.cli.workloads import (
     System,
     check_timeline,
     figures,
+    flight_in,
     loaded_from,
     run_workload,
     save_timeline,
@@ -239,7 +240,7 @@ def sim(
     ending = "" if output is None else output.suffix.lower()
     if output is not None:
         if ending in pictures:
-            view.checked(output)
+            view.checked(output, what="--output")
         elif ending not in PAGES:
             format_of(output, pictures=(*pictures, *PAGES))
         elif topology is not None or profile is not None:
@@ -363,11 +364,9 @@ def info(
     Example: tacos info ar.tacos --npu 3
     Example: tacos info flight
     """
-    from tacos.runtime.flight import records
-
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
-    if flight := records([file, *others]):
+    if flight := flight_in(file, others):
         return _show_flight(flight, as_json, quiet)
     if others:
         raise ValueError(f"info takes one file, or several flight records; {file} is none")
@@ -595,12 +594,14 @@ def topo(
             raise ValueError("TOPOLOGY is missing: give the one to draw or write")
         show(dict(tacos.topology.specs()), "specs of topologies", as_json, quiet)
         return 0
+    if draw is not None:
+        from tacos import view
+
+        view.checked(draw, what="--draw")
     network = formats.network(topology)
     if output is not None:
         formats.save(network, output)
     if draw is not None:
-        from tacos import view
-
         view.draw(network, draw)
     show_topology(topology, network, as_json, quiet)
     return 0

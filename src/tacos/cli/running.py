@@ -185,7 +185,7 @@ def lab(
     mtu: Annotated[int, Parameter(help="Largest packet of all cables, in bytes.")] = 9000,
     loss: Annotated[
         float,
-        Parameter(help="Probability with which switches that reduce drop a packet, on both ways."),
+        Parameter(help="Probability that a reducing switch drops a packet, in each direction."),
     ] = 0.0,
     time_limit: Annotated[
         float | None, Parameter(help="Stop all commands after this many seconds.")

@@ -20,7 +20,7 @@ def hub(
         str, Parameter(help="Address to listen on; any but loopback needs --tenants.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, Parameter(help="Port of the control plane; each core takes one of the next.")
+        int, Parameter(help="Control-plane port; the cores use the ports after it.")
     ] = 7800,
     cores: Annotated[
         int | None, Parameter(help="Cores that sum and optimize. Default: all of this machine.")

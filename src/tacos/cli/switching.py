@@ -23,7 +23,9 @@ def switch(
     host: Annotated[
         str, Parameter(help="Address to listen at; by default this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="First UDP port; each further core has the next.")] = 48864,
+    port: Annotated[
+        int, Parameter(help="First UDP port; each further core takes the next.")
+    ] = 48864,
     token_file: Annotated[
         Path | None,
         Parameter(
@@ -40,7 +42,8 @@ def switch(
         str | None, Parameter(help="Workers below this switch, such as 0-7; needs --parent.")
     ] = None,
     loss: Annotated[
-        float, Parameter(help="Probability to drop a packet on purpose, at arrival and departure.")
+        float,
+        Parameter(help="Probability that the switch drops a packet on purpose, in each direction."),
     ] = 0.0,
     seed: Annotated[int, Parameter(help="Random seed of the losses; 0 for a new one.")] = 0,
     xdp: Annotated[

@@ -46,7 +46,8 @@ from tacos.search.tune import check_formats
 Target = Annotated[
     str | None,
     Parameter(
-        help=f"What will execute it: {', '.join(targets())}. By default the slowest of them counts."
+        help=f"What will execute it: {', '.join(targets())}. By default, the slowest of three rules for links counts: "
+        "schedule order, first come, or shared."
     ),
 ]
 
@@ -92,14 +93,14 @@ def synth(
         str | None, Parameter(help="Largest size to use the plan for; unlimited by default.")
     ] = None,
     verify: Annotated[
-        bool, Parameter(help="Verify the schedule; without, it is marked as unverified.")
+        bool, Parameter(help="Verify the schedule; --no-verify marks it as unverified.")
     ] = True,
     target: Target = None,
     any_order: AnyOrder = False,
     device: Annotated[
         str,
         Parameter(
-            help="With --engine greedy, cuda works on an NVIDIA GPU, and auto does where one serves."
+            help="With --engine greedy: cpu, cuda (an NVIDIA GPU), or auto (a GPU if possible)."
         ),
     ] = "cpu",
     as_json: Json = False,
@@ -344,7 +345,7 @@ def compare(
         Parameter(
             negative="",
             show_default=False,
-            help="Show all engines, and why each engine that does not apply does not.",
+            help="Show all engines, and why some do not apply.",
         ),
     ] = False,
     on: On = None,
@@ -353,7 +354,7 @@ def compare(
 ) -> int:
     """Compare all engines that apply, at one size or many, and verify every schedule.
 
-    Prints the fastest engines; --verbose prints all of them, and what each one needs that does not apply.
+    Prints the fastest engines; --verbose prints all of them, and why some do not apply.
 
     Example: tacos compare dgx-h100:4 all-reduce --sweep 1KB:4GB -o all-reduce.svg
     """
@@ -363,7 +364,7 @@ def compare(
         if path is not None:
             check_folder(option, path)
     if output is not None:
-        view.checked(output)
+        view.checked(output, what="--output")
     network = formats.network(topology)
     asked: list[str | int] = [*sizes]
     if sweep is not None:
@@ -408,7 +409,9 @@ def bound(
     size: Size,
     /,
     *,
-    chunks: Chunks = "auto",
+    chunks: Annotated[
+        str, Parameter(help="Number of chunks per part; auto treats the buffer as a fluid.")
+    ] = "auto",
     group: Group = None,
     root: Root = None,
     as_json: Json = False,

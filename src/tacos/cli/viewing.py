@@ -25,6 +25,7 @@ from tacos.cli.workloads import (
     Memory,
     System,
     check_timeline,
+    flight_in,
     loaded_from,
     run_workload,
     save_timeline,
@@ -85,13 +86,12 @@ def view(
 ) -> int:
     """Animate a schedule or a program, or two side by side, in a web page; or write the timeline of a simulated
     workload, ranks and their streams, as a page (-o FILE.html) or for ui.perfetto.dev (FILE.timeline.json by default);
-    or show the flight records of a job's ranks: who was in which collective, and who fell behind first (flight.html).
+    or show the flight records of a job's ranks: which collective each rank was in, and which rank fell behind
+    first (flight.html).
 
     Example: tacos view ar.tacos ring.tacos -o both.html
     Example: tacos view flight -o flight.html
     """
-    from tacos.runtime.flight import records
-
     if serve and output is not None:
         raise ValueError(f"--output is {output}, but --serve does not write a file; give only one")
     if port is not None and not serve:
@@ -99,7 +99,7 @@ def view(
     if port is not None and not 0 <= port < 2**16:
         raise ValueError(f"--port must be 0 to 65535; got {port}")
     silent = quiet or as_json
-    if flight := records([file, *others]):
+    if flight := flight_in(file, others):
         return _view_flight(flight, output, port or 0 if serve else None, as_json, quiet)
     if len(others) > 1:
         raise ValueError(f"view takes one or two files, or flight records; got {1 + len(others)}")
@@ -174,7 +174,7 @@ def _read(
 
 
 def check_page(option: str, path: Path) -> None:
-    """A page's name ends like one, and there is a folder for it."""
+    """Check that a page's name ends in .html or .htm and that its directory exists."""
     if path.suffix.lower() not in PAGES:
         raise ValueError(f"{option} must end in {' or '.join(PAGES)}; got {path}")
     check_folder(option, path)

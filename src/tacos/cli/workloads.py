@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from tacos import formats, units
 from tacos._core import Topology
 from tacos.cli.app import assumed_network, check_folder
 from tacos.console import progress, show
+from tacos.errors import FormatError
 from tacos.simulate import astra
 from tacos.simulate.astra_files import load_system
 from tacos.simulate.timeline import ENDINGS, Timeline
@@ -171,6 +173,18 @@ def check_timeline(option: str, path: Path, pages: tuple[str, ...] = ()) -> None
             f"{option} is {path}; the timeline of a workload goes into {', '.join(ENDINGS + pages)}"
         )
     check_folder(option, path)
+
+
+def flight_in(file: Path, others: Sequence[Path]) -> list[Path]:
+    """The flight records that paths are or hold, or nothing; refuses a directory without."""
+    from tacos.runtime.flight import records
+
+    found = records([file, *others])
+    if not found and file.is_dir() and not Path(f"{file}.0.et").exists():  # a prefix of traces
+        raise FormatError(
+            f"{file}: a directory without flight records (*.flight.json); expected a file"
+        )
+    return found
 
 
 def loaded_from(

@@ -25,7 +25,7 @@ from tacos.design.jobs import (
     serial_timing,
 )
 from tacos.design.models import ModelJob
-from tacos.errors import nearest
+from tacos.errors import FormatError, nearest
 from tacos.formats import markup
 from tacos.formats.source import about, fields_of, quoted
 from tacos.workload import COLL, COMMS, COMP, EVERY_DIM, RECV
@@ -60,6 +60,10 @@ def job(work: Any) -> Timed:
     if isinstance(work, str | Path):
         if str(work).lower().endswith((".yaml", ".yml", ".json")):
             return load_job(work)
+        if Path(work).is_dir() and not Path(f"{work}.0.et").exists():
+            raise FormatError(
+                f"{work}: is a directory; expected a job file (.yaml, .json) or the prefix of Chakra traces"
+            )
         from tacos.workload import load
 
         return from_workload(load(work), name=Path(work).name)

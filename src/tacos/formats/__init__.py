@@ -76,6 +76,7 @@ __all__ = [
     "FORMATS",
     "Executor",
     "Format",
+    "UnknownFormatError",
     "WritesItself",
     "exceeded",
     "load",
@@ -203,6 +204,10 @@ FORMATS: dict[str, Format] = {
 _SAME_AS = {"yml": "yaml"}
 
 
+class UnknownFormatError(FormatError):
+    """A file's content is of no known format."""
+
+
 @runtime_checkable
 class WritesItself(Protocol):
     """An object that writes itself, such as a trace: its formats belong to a higher layer."""
@@ -232,7 +237,7 @@ def save(
     >>> import tacos
     >>> save(tacos.topology.ring(4), "ring.tacos")
     Traceback (most recent call last):
-    tacos.errors.FormatError: ring.tacos: a .tacos file holds a Schedule, not a Topology
+    tacos.errors.FormatError: ring.tacos: a .tacos file holds a schedule, not a topology
     >>> save(tacos.topology.ring(4), "ring.yaml", protocol="LL")
     Traceback (most recent call last):
     ValueError: the format yaml has no option "protocol"; it takes none
@@ -249,7 +254,8 @@ def save(
     if write is None:
         raise FormatError(f"{where}: files of the format {name} can only be read")
     if not isinstance(obj, FORMATS[name].kind):
-        held, found = " or a ".join(kind.__name__ for kind in _kinds(name)), type(obj).__name__
+        held = " or a ".join(kind.__name__.lower() for kind in _kinds(name))
+        found = type(obj).__name__.lower()
         ending = Path(str(where)).suffix or f".{name}"
         raise FormatError(f"{where}: a {ending} file holds a {held}, not a {found}")
     _check_options(name, write, 2, options)
@@ -374,7 +380,14 @@ def network(text: str) -> Topology:
             {"boxes": int(machine[2]), "fabric": machine[3] or "switch"},
         )
     if not path.is_file() and not _ends_like_a_file(str(path)):
-        return parse(text)
+        try:
+            return parse(text)
+        except SpecError:
+            if path.is_dir():
+                raise FormatError(
+                    f"{path}: is a directory; expected a topology file or a spec"
+                ) from None
+            raise
     loaded = load(path, **options)
     if isinstance(loaded, Program | Workload):
         held = type(loaded).__name__.lower()
@@ -459,9 +472,12 @@ def _by_content(path: Location) -> str:
     fitting = [name for name, chosen in FORMATS.items() if file.endswith(chosen.endings)]
     if isinstance(path, Stream):
         return _by_head(path, fitting)
+    traces = Path(f"{os.fspath(path)}.0.et").exists()  # the path is their prefix
+    if Path(path).is_dir() and not traces:
+        raise FormatError(f"{path}: is a directory; expected a file")
     if len(fitting) == 1 or (fitting and not Path(path).exists()):
         return fitting[0]  # any of them will report the missing file
-    if not fitting and Path(f"{os.fspath(path)}.0.et").exists():  # the prefix of traces
+    if not fitting and traces:
         return "chakra"
     if not Path(path).exists():
         raise FormatError(f"{path}: No such file or directory, nor {Path(path).name}.0.et")
@@ -473,6 +489,8 @@ def _by_content(path: Location) -> str:
 def _by_head(path: Location, fitting: list[str]) -> str:
     """Return the format that recognises the beginning of the text, of those with this extension, or of all."""
     head = beginning(path)
+    if not head.strip():
+        raise FormatError(f"{path}: the file is empty")
     for name in fitting or FORMATS:
         is_one = FORMATS[name].is_one
         if is_one(head) if is_one is not None else fitting:
@@ -481,7 +499,7 @@ def _by_head(path: Location, fitting: list[str]) -> str:
         hint = (
             "; tacos reorder reads times between hosts" if Path(str(path)).suffix == ".txt" else ""
         )
-        raise FormatError(
+        raise UnknownFormatError(
             f"{path}: the content does not match any of the formats {', '.join(fitting)}{hint}"
         )
     if isinstance(path, Stream):
@@ -489,7 +507,7 @@ def _by_head(path: Location, fitting: list[str]) -> str:
             f"{path}: cannot recognize the format of the content; give the argument format"
         )
     endings = dict.fromkeys(ending for chosen in FORMATS.values() for ending in chosen.endings)
-    raise FormatError(f"{path}: unknown file extension; use one of {', '.join(endings)}")
+    raise UnknownFormatError(f"{path}: unknown file extension; use one of {', '.join(endings)}")
 
 
 @contextmanager

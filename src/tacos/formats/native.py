@@ -436,6 +436,8 @@ def _size(file: BinaryIO) -> int:
 def _read_header(file: BinaryIO) -> _Header:
     size = _size(file)
     preamble = file.read(_PREAMBLE)
+    if not preamble:
+        raise ValueError("the file is empty")
     if not preamble.startswith(_MAGIC):
         if preamble.startswith(_MAGIC[:4]):
             raise ValueError("the signature is damaged, as by a transfer in text mode or a cut")

@@ -1,7 +1,7 @@
 """Is my bandwidth good? Compare measurements of a cluster with what its network allows.
 
-:func:`judge` reads the output of a benchmark and says for every size which share of the bound was reached, what binds, what
-stock NCCL and the best algorithm should reach, and what may be wrong.
+:func:`judge` reads the output of a benchmark and says for every size which share of the bound was reached, what limits it,
+what stock NCCL and the best algorithm should reach, and what may be wrong.
 """
 
 from __future__ import annotations

@@ -196,11 +196,11 @@ def _size(size: Quantity | None, costs: Costs) -> tuple[float, str, bool]:
         size = "latency" if costs.byte_s is None else _DEFAULT_SIZE
     if size == "latency":
         return 0.0, "latency", True
+    count = _LARGE if size == "bandwidth" else units.size_bytes(size)
     if costs.byte_s is None:
         raise ValueError(
-            f"size is {size}, but {costs.source} has latencies only; use size latency, or give bandwidths"
+            f"size {size} needs bandwidths, but {costs.source} has only latencies; use size latency"
         )
     if size == "bandwidth":
-        return float(_LARGE), "bandwidth", False
-    count = units.size_bytes(size)
+        return float(count), "bandwidth", False
     return float(count), units.format_size(count), True

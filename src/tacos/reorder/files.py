@@ -131,6 +131,8 @@ def write(
 
 def _readme(plan: Plan, sections: list[str]) -> str:
     order = plan.order
+    single = order.size in ("latency", "bandwidth")
+    counted = f"counting {order.size} only" if single else f"size {order.size}"
     proof = "no order is faster" if order.exact else f"at most {order.gap:.1%} slower than the best"
     gain = (
         f"Predicted time: {units.format_time(order.cost_before)} before, "
@@ -140,7 +142,7 @@ def _readme(plan: Plan, sections: list[str]) -> str:
         [
             "# A faster order of ranks",
             "",
-            f"Found for {order.pattern}, size {order.size}, on {len(order.hosts)} hosts. {gain}",
+            f"Found for {order.pattern}, {counted}, on {len(order.hosts)} hosts. {gain}",
             "",
             "Use the file of your launcher. The job itself stays as it is.",
             "",
@@ -332,7 +334,7 @@ FILES: tuple[LaunchFile, ...] = (
         "slurm.hosts",
         _per_task("slurm.hosts"),
         """
-One host per line and task. Inside an allocation of these hosts:
+One line per task, with the name of its host. Inside an allocation of these hosts:
 
     SLURM_HOSTFILE=slurm.hosts srun -m arbitrary -n TASKS COMMAND
 """,
@@ -359,7 +361,7 @@ Open MPI without binding to cores: `mpirun --hostfile openmpi.seq --map-by seq:f
         _torchrun,
         """
 Start it on every host instead of torchrun: `./torchrun.sh train.py`. It finds the node rank in order.txt. The
-rendezvous is static, since torchrun's own numbers nodes by the alphabet.
+rendezvous is static, because torchrun's dynamic rendezvous sorts nodes by name.
 """,
     ),
     LaunchFile(

@@ -99,7 +99,13 @@ def read(path: str | os.PathLike[str]) -> Costs:
                 raise FormatError(
                     str(error) if str(path) in str(error) else f"{path}: {error}"
                 ) from None
-    return of_topology(formats.network(str(path)), str(path))
+    try:
+        return of_topology(formats.network(str(path)), str(path))
+    except formats.UnknownFormatError:
+        raise FormatError(
+            f"{path}: neither a topology nor times between hosts; write lines such as 'node0 node1 0.50' "
+            "(from, to, ms)"
+        ) from None
 
 
 def _meaning(text: str, suffix: str) -> Any:

@@ -41,6 +41,7 @@ __all__ = [
     "is_dump",
     "load",
     "postmortem",
+    "ranks_named",
     "record_to",
     "records",
 ]
@@ -278,11 +279,17 @@ def is_dump(path: Path) -> bool:
 
 
 def records(paths: Sequence[Path]) -> list[Path]:
-    """The flight records that some files and folders are or hold, where the first of them is or holds one; else nothing."""
+    """The flight records that some files and folders are or hold, where the first of them is or holds one; else nothing.
+
+    A file in a folder counts by its name, so that `load` names one that is damaged.
+    """
     found: list[Path] = []
     for path in paths:
-        found += sorted(path.glob("*.flight.json")) if path.is_dir() else [path]
-    return found if found and found[0].suffix == ".json" and is_dump(found[0]) else []
+        held = sorted(path.glob("*.flight.json")) if path.is_dir() else [path]
+        if not found and held == [path] and not (path.suffix == ".json" and is_dump(path)):
+            return []
+        found += held
+    return found
 
 
 class _Call(TypedDict):
@@ -435,10 +442,8 @@ def _verdict(
         missed = f"call {whole['seq']}, {call_words(whole)}, which rank {ahead} has"
         return f"rank {late} fell behind first: it has not entered {missed}; {did}", late
     if missing:
-        named = ", ".join(map(str, missing))
-        plural = "ranks" if len(missing) > 1 else "rank"
         return (
-            f"{plural} {named} left no record and may have died; the others were in {where}",
+            f"{ranks_named(missing)} left no record and may have died; the others were in {where}",
             missing[0],
         )
     if not held:
@@ -446,9 +451,18 @@ def _verdict(
     # Ranks that have ended the earliest call have all they need, so the others wait for a rank among themselves, or for a link.
     late, silent = _awaited(ranks, held, rows)
     why = "it did not answer" if silent else "others wait for it"
-    ended = ", ".join(str(rank) for rank in sorted(set(ranks) - set(held)))
-    rest = f"; rank {ended} has ended that call" if ended else ""
+    ended = ranks_named(sorted(set(ranks) - set(held)))
+    rest = f"; {ended} ended that call" if ended else ""
     return f"rank {late} fell behind first, in {where}: {why}{rest}", late
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Ranks in words; nothing for none.
+
+    >>> ranks_named([3]), ranks_named([0, 2]), ranks_named([])
+    ('rank 3', 'ranks 0, 2', '')
+    """
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}" if ranks else ""
 
 
 def _awaited(
@@ -509,13 +523,15 @@ def lines(finding: Finding) -> list[str]:
     text = [f"{who}: {finding.verdict}"]
     start = min((row["entered_s"] for row in finding.rows if row["entered_s"]), default=0.0)
     for row in finding.rows:
-        waits = ", ".join(map(str, row["waits_for"]))
+        waits = ranks_named(row["waits_for"])
         after = (
-            f" {format_time(row['entered_s'] - start)} after the first" if row["entered_s"] else ""
+            f", entered {format_time(row['entered_s'] - start)} after the first rank"
+            if row["entered_s"]
+            else ""
         )
         text.append(
             f"  rank {row['rank']} on {row['host']}: call {row['call']}, {row['what']}, {row['state'] or 'idle'}"
-            f"{after}" + (f", waits for rank {waits}" if waits else "")
+            f"{after}" + (f", waits for {waits}" if waits else "")
         )
     if finding.waited:
         longest = ", ".join(f"{format_time(s)} for rank {r}" for r, s in finding.waited[:3])

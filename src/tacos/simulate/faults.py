@@ -149,8 +149,7 @@ def _fields(what: str, text: str, allowed: Sequence[str]) -> dict[str, Any]:
         name, equals, value = item.partition("=")
         if not equals or name not in allowed or name in fields:
             raise ValueError(
-                f"{what} {text!r} has {item!r}; write each of {', '.join(allowed)} at most once, "
-                "as in begin=10us"
+                f"{what} {text!r}: unexpected {item!r}; use name=value with each of {', '.join(allowed)} at most once"
             )
         fields[name] = value
     return fields

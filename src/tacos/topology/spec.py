@@ -211,6 +211,7 @@ def _build(factor: _Factor, model: Model) -> Topology:
 # --- suggestions ---------------------------------------------------------------------------------
 
 _TIMES = re.compile(r"(?<=[0-9])\s*[*×]\s*(?=[0-9])")  # as in torus:4*4
+_JOINT = re.compile(r"(?<=[0-9])[a-zA-Z;/-](?=[0-9])")  # as in torus:4y4
 _NAME_AND_SIZES = re.compile(r"(.*?)[\s:=]*([0-9]+(?:[x×,][0-9]+)*)?", re.DOTALL)
 
 
@@ -229,8 +230,12 @@ def _meant(text: str) -> str:
     head, at, speed = text.partition("@")
     if not head or _is_one(text):
         return text
+    kind, colon, sizes = head.partition(":")
+    head = kind + colon + _JOINT.sub("x", sizes)
     found = _NAME_AND_SIZES.fullmatch(head.lower())
     assert found  # matches any text: both parts may be empty
+    if ":" in found[1]:  # a part of the sizes would be left out
+        return text
     ways = [(found[1], found[2] or ""), (head.lower(), "")]  # a name may end with a number
     guesses = [(nearest(name, _NETWORKS), name, sizes) for name, sizes in ways]
     near = [(_alike(name, close), close, sizes) for close, name, sizes in guesses if close]

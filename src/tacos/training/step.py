@@ -284,7 +284,7 @@ def step(
     table, stack = device_named(device), software_named(software)
     if dtype not in DTYPES or dtype not in table.peak:
         raise ValueError(
-            f"dtype must be one of {', '.join(table.peak)} on a {table.name}; got {dtype!r}"
+            f"dtype must be one of {', '.join(table.peak)} on {table.name}; got {dtype!r}"
         )
     if not 0 <= jitter < math.inf:
         raise ValueError(f"jitter must be a number of at least 0; got {jitter!r}")

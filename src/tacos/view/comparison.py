@@ -77,7 +77,11 @@ def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
             if candidate.wrong:
                 found.setdefault((candidate.engine, "was wrong"), []).append((size, candidate.note))
             elif not candidate.ok:
-                found.setdefault((candidate.engine, "failed"), []).append((size, candidate.note))
+                needs = candidate.note.removeprefix(f"{candidate.engine} needs ")
+                what, why = "failed", candidate.note
+                if needs != why:
+                    what, why = "does not apply", f"it needs {needs}"
+                found.setdefault((candidate.engine, what), []).append((size, why))
             elif not candidate.consistent:
                 found.setdefault((candidate.engine, "is not for floating-point sums"), []).append(
                     (size, candidate.note)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tacos._support.files import replacing
 from tacos.errors import FormatError
-from tacos.runtime.flight import Finding, call_words, postmortem
+from tacos.runtime.flight import Finding, call_words, postmortem, ranks_named
 from tacos.units import format_time
 from tacos.view.page import Page
 from tacos.view.spans import lanes, span_record
@@ -259,9 +259,9 @@ def _summary(finding: Finding) -> list[tuple[str, str]]:
     said = []
     for row in rows[:_ROWS]:
         state = _STATES.get(row["state"], row["state"]) or "idle"
-        waits = ", ".join(map(str, row["waits_for"]))
+        waits = ranks_named(row["waits_for"])
         words = f"call {row['call']}, {row['what']}, {state}" if row["call"] else row["what"]
-        said.append((f"rank {row['rank']}", words + (f", waits for rank {waits}" if waits else "")))
+        said.append((f"rank {row['rank']}", words + (f", waits for {waits}" if waits else "")))
     if len(rows) > _ROWS:
         said.append(("", f"and {len(rows) - _ROWS} more ranks"))
     said += [(f"rank {rank}", "left no record") for rank in finding.missing[:_ROWS]]

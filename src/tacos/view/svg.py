@@ -113,8 +113,8 @@ def darkened(picture: str) -> str:
     return re.sub(r'"(#[0-9a-fA-F]{6}|white)"', other, picture)
 
 
-def checked(path: str | os.PathLike[str]) -> Path:
-    """The path if a picture can go there.
+def checked(path: str | os.PathLike[str], *, what: str = "path") -> Path:
+    """The path if a picture can go there; `what` is its name in messages.
 
     Raises:
         ValueError: The name does not end in .svg, .png or .pdf.
@@ -126,7 +126,7 @@ def checked(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     ending = target.suffix.lower()
     if ending not in (".svg", *_EXTRAS):
-        raise ValueError(f'path must end in .svg, .png or .pdf; got "{target}"')
+        raise ValueError(f'{what} must end in .svg, .png or .pdf; got "{target}"')
     package, extra = _EXTRAS.get(ending, ("", ""))
     if package and find_spec(package) is None:
         raise TacosError(

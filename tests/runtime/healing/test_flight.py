@@ -93,7 +93,31 @@ def test_of_ranks_in_the_earliest_call_it_is_the_one_that_did_not_answer():
         ]
     )
     assert found.culprit == 2
-    assert found.verdict.endswith("it did not answer; rank 3 has ended that call")
+    assert found.verdict.endswith("it did not answer; rank 3 ended that call")
+
+
+def test_several_ranks_are_named_in_the_plural():
+    """0 and 2 have ended call 5, in which 1 and 3 are; 1 waits for both, and 3 for 1."""
+    members = (0, 1, 2, 3)
+    [found] = postmortem(
+        [
+            dumped(0, call(5), members=members),
+            dumped(1, call(5, "running", needs=[(0, ""), (2, "")], begin=1.0), members=members),
+            dumped(2, call(5), members=members),
+            dumped(3, call(5, "running", needs=[(1, "")], begin=3.0), members=members),
+        ]
+    )
+    assert found.verdict.endswith("others wait for it; ranks 0, 2 ended that call")
+    text = "\n".join(flight.lines(found))
+    assert "running, entered 0 s after the first rank, waits for ranks 0, 2" in text
+    assert "running, entered 2 s after the first rank, waits for rank 1" in text
+
+
+@pytest.mark.parametrize("verb", ["info", "view"])
+def test_a_damaged_record_in_a_directory_is_named(verb, tmp_path, capsys):
+    (tmp_path / "a.0.flight.json").write_text('{"for')
+    assert main([verb, str(tmp_path)]) == 2
+    assert "a.0.flight.json is not a whole flight record" in capsys.readouterr().err
 
 
 def test_without_errors_it_is_the_one_that_most_ranks_wait_for():
