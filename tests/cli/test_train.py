@@ -51,6 +51,26 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
     assert "of 6 parallelisms fit into memory" in capsys.readouterr().out
 
 
+def test_a_ranking_fits_into_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    swept = ["tp=2,4", "pp=1,2", "cp=1,2", "vp=1,2", "microbatch=1,2", "recompute=none,selective"]
+    call = ["train", "llama3-8b", "dgx-h100:2", "--batch", "32", "--sweep", *swept]
+    assert main([*call, "--collectives", "nccl", "--top", "64"]) == 0
+    table = capsys.readouterr().out.partition("parallelisms fit")[0]
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+    assert "tp pp dp cp vp micro recompute" in table
+    assert "exposed" in table
+
+
+def test_a_degree_that_all_rows_share_is_in_the_title(capsys):
+    call = ["train", "llama3-8b", "dgx-h100:2", "--batch", "32", "--sweep", "tp=2", "pp=1,2"]
+    assert main([*call, "--collectives", "nccl"]) == 0
+    title, _, rows = capsys.readouterr().out.partition("\n")
+    assert title.strip() == "llama3-8b on dgx-h100:2, tp 2"
+    assert "pp   dp      step" in rows
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -61,7 +81,7 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
         (["--dtype", "fp4"], "dtype must be one of"),
         (["--collectives", "ncll"], "ncll"),
         (["--sweep", "tp=a"], "--sweep tp takes whole numbers; got 'a'"),
-        (["--sweep", "tpp=1"], "--sweep takes name=value,value such as tp=1,2,4; got 'tpp=1'"),
+        (["--sweep", "tpp=1"], "unknown --sweep name 'tpp'; use one of tp, pp, dp"),
         (["--chart", "x.doc"], "must end in .svg, .png or .pdf"),
         (["--csv", "/nowhere/x.csv"], "there is no directory"),
         (["--zero", "0", "--tp", "1"], "largest terms are"),

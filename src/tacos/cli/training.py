@@ -15,7 +15,7 @@ from tacos._core import Topology
 from tacos.cli.app import Json, Network, On, Quiet, app, check_folder, warn, workers_on
 from tacos.cli.viewing import check_page
 from tacos.cli.workloads import check_timeline
-from tacos.console import print_table, progress
+from tacos.console import print_table, progress, width
 from tacos.nodes import Nodes
 from tacos.simulate import Straggler
 from tacos.training import Parallelism, Step, Transformer
@@ -56,7 +56,9 @@ def train(
     cp: Annotated[int | None, Parameter(help="Context parallelism.")] = None,
     ep: Annotated[int | None, Parameter(help="Expert parallelism.")] = None,
     vp: Annotated[int | None, Parameter(help="Virtual stages per pipeline stage.")] = None,
-    batch: Annotated[int | None, Parameter(help="Sequences per step.")] = None,
+    batch: Annotated[
+        int | None, Parameter(help="Sequences per step; by default one micro-batch per replica.")
+    ] = None,
     microbatch: Annotated[int | None, Parameter(help="Sequences per pass.")] = None,
     recompute: Annotated[str | None, Parameter(help="none, selective or full.")] = None,
     zero: Annotated[
@@ -206,7 +208,7 @@ def train(
         if path is not None:
             check_folder(option, path)
     if chart is not None:
-        checked(chart)
+        checked(chart, what="--chart")
     if timeline is not None:
         check_timeline("--timeline", timeline)
     if export is not None:
@@ -301,7 +303,8 @@ def train(
     if quiet:
         return 0
     if ranking is not None:
-        print_table(sweep_table(ranking.steps, f"{wanted.name} on {topology}", limit=top))
+        shown = f"{wanted.name} on {topology}"
+        print_table(sweep_table(ranking.steps, shown, limit=top, width=width()))
         fits = f"{len(ranking):,} of {ranking.tried:,} parallelisms fit into memory"
         print(f"{fits}; the fastest one:\n")
     print_table(
@@ -468,7 +471,9 @@ def _ranked(
 def _swept(text: str) -> tuple[str, list[Any]]:
     name, sign, values = text.partition("=")
     known = {one.name: one.type for one in fields(Parallelism)}
-    if not sign or name not in known or not values:
+    if sign and name not in known:
+        raise ValueError(f"unknown --sweep name {name!r}; use one of {', '.join(known)}")
+    if not sign or not values:
         raise ValueError(f"--sweep takes name=value,value such as tp=1,2,4; got {text!r}")
     words = values.split(",")
     if known[name] == "int":

@@ -34,6 +34,8 @@ _LEAST = 1e-4
 """Percent of a step below which a part is not worth a number."""
 
 
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "recompute", "zero", "schedule")
+_MAIN_DEGREES = ("tp", "pp", "dp")
 _SHORT = {"microbatch": "micro"}
 
 
@@ -70,7 +72,7 @@ def step_table(steps: Mapping[str, Step], title: str = "") -> Table:
     if len(found) > 1:
         table.add_section()
         gains = [f"{first.time_s / one.time_s:.3f} x" for one in found[1:]]
-        row("speedup over the first", ["", *gains])
+        row(f"speedup over {next(iter(steps))}", ["", *gains])
     return table
 
 
@@ -112,44 +114,63 @@ def step_picture(steps: Mapping[str, Step], title: str = "") -> str:
     )
 
 
-def sweep_table(steps: Sequence[Step], title: str = "", limit: int = 20) -> Table:
-    """A row per step, with the degrees that differ between them.
+def sweep_table(
+    steps: Sequence[Step], title: str = "", limit: int = 20, width: int | None = None
+) -> Table:
+    """A row per step, with the degrees that differ between the rows; the title names those that do not.
+
+    Args:
+        steps: What to show, such as a :class:`~tacos.training.search.Ranking`'s steps.
+        title: Printed above the table.
+        limit: Shows this many steps at most.
+        width: Leaves out parts of the step's time, the least telling first, until the table fits into this many characters.
 
     >>> import tacos
     >>> from tacos import training
     >>> best = training.search(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=32, vp=1, recompute="none")
     >>> [column.header for column in sweep_table(best, limit=3).columns][:2]
-    ['tp', 'pp']
+    ['tp', 'dp']
     """
     from rich import box
     from rich.table import Table
 
-    degrees = _differing(steps)
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
-    for name in degrees:
-        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
-    for name in ("step", "MFU", "memory", "compute", "exposed", "bubble", "idle"):
+    steps = steps[:limit]
+    shared, columns = [], {}
+    for name in _DEGREES:
+        texts = [str(getattr(one.parallel, name)) for one in steps]
+        if len(set(texts)) > 1:
+            columns[_SHORT.get(name, name)] = texts
+        elif texts and name in _MAIN_DEGREES:
+            shared.append(f"{name} {texts[0]}")
+    columns["step"] = [format_time(one.time_s) for one in steps]
+    columns["MFU\n%"] = [f"{100 * one.mfu:.1f}" for one in steps]
+    columns["memory"] = [format_size(one.memory_bytes) for one in steps]
+    for part in ("compute", "exposed", "bubble", "idle"):
+        shares = (getattr(one, f"{part}_s") / one.time_s for one in steps)
+        columns[f"{part}\n%"] = [f"{100 * share:.1f}" for share in shares]
+    for part in ("idle", "bubble", "compute", "exposed"):
+        if width is not None and _breadth(columns) > width:
+            del columns[f"{part}\n%"]
+    roomy = width is None or _breadth(columns) + 2 * len(columns) + 2 <= width
+    words = ", ".join([title, *shared] if title else shared)
+    table = Table(
+        title=words or None,
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1) if roomy else 0,
+        show_edge=roomy,
+    )
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for one in steps[:limit]:
-        shares = (one.compute_s, one.exposed_s, one.bubble_s, one.idle_s)
-        table.add_row(
-            *(str(getattr(one.parallel, name)) for name in degrees),
-            format_time(one.time_s),
-            f"{100 * one.mfu:.1f} %",
-            format_size(one.memory_bytes),
-            *(f"{100 * seconds / one.time_s:.1f} %" for seconds in shares),
-        )
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     return table
 
 
-def _differing(steps: Sequence[Step]) -> list[str]:
-    names = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "recompute", "zero", "schedule")
-    always = ("tp", "pp", "dp")
-    return [
-        name
-        for name in names
-        if name in always or len({getattr(one.parallel, name) for one in steps}) > 1
-    ]
+def _breadth(columns: Mapping[str, Sequence[str]]) -> int:
+    """Characters of a line, with one between columns."""
+    widest = (max(map(len, (*name.split("\n"), *texts))) for name, texts in columns.items())
+    return len(columns) - 1 + sum(widest)
 
 
 def scaling_table(
