@@ -133,7 +133,7 @@ namespace {
 
 // Reads what a socket has and drops it; false if there will not be more.
 bool discard(int socket) {
-  std::array<std::byte, std::size_t{1} << 16> dropped;
+  std::array<std::byte, std::size_t{1} << 16> dropped{};
   ssize_t got = 1;
   while (got > 0) got = recv(socket, dropped.data(), dropped.size(), MSG_DONTWAIT);
   return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
