@@ -224,7 +224,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def("describe", &Endpoint::describe, "algorithm"_a, "name"_a,
            "How messages name the algorithm with this number.")
       .def("hide", &Endpoint::hide, "algorithm"_a,
-           "Calls of the algorithm with this number are no collectives of the job.")
+           "Calls of the algorithm with this number are not collectives of the job.")
       .def(
           "add",
           [](Endpoint& e, NodeId peer, std::int32_t channel, int socket) {

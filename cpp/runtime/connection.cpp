@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -128,6 +129,18 @@ std::size_t Connection::read(const std::vector<iovec>& pieces) {
   return 0;
 }
 
+namespace {
+
+// Reads what a socket has and drops it; false if there will not be more.
+bool discard(int socket) {
+  std::array<std::byte, std::size_t{1} << 16> dropped{};
+  ssize_t got = 1;
+  while (got > 0) got = recv(socket, dropped.data(), dropped.size(), MSG_DONTWAIT);
+  return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
+}  // namespace
+
 void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
                   const MessageHeader& header, const std::string& text,
                   std::chrono::milliseconds patience) {
@@ -146,7 +159,7 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
     message.header.bytes = message.text.size();
     message.left = sizeof(MessageHeader) + message.header.bytes;
     message.pieces.push_back({message.text.data(), message.text.size()});
-    open.push_back({connection->socket, POLLOUT, 0});
+    open.push_back({connection->socket, POLLIN | POLLOUT, 0});
     which.push_back(connection.get());
   }
   const auto end = Clock::now() + patience;
@@ -157,9 +170,12 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
     }
     for (std::size_t i = open.size(); i-- > 0;) {
       if (open[i].revents == 0) continue;
+      // Two ranks that have each begun a large message would wait for each other, so what comes is read; a peer that has left
+      // need not be told.
+      const bool gone = (open[i].revents & POLLIN) != 0 && !discard(open[i].fd);
       auto& queue = which[i]->queue;
       int error = 0;
-      while (error == 0 && !queue.empty()) {
+      while (error == 0 && !queue.empty() && !gone) {
         error = which[i]->write_some(queue.front());
         if (queue.front().left == 0) queue.pop_front();
       }

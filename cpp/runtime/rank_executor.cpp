@@ -164,7 +164,7 @@ void RankExecutor::settle() {
 void RankExecutor::begin(std::int32_t step) {
   const RankStep& row = program_->steps[at(step)];
   auto& state = state_[at(step)];
-  if (bytes(step) == 0 && !is_message(row.op)) {  // no message: both ends know
+  if (silent(step)) {
     complete(step);
   } else if (row.served) {
     state = State::receiving;  // a put, or the request of a get
@@ -239,6 +239,11 @@ std::size_t RankExecutor::message_bytes(std::int32_t step) const {
   const RankStep& row = program_->steps[at(step)];
   const bool request = is_get(row.op) && may_receive(step) == row.served;
   return is_message(row.op) || request ? 0 : bytes(step);
+}
+
+// No message is sent for a step without bytes: both ends know.
+bool RankExecutor::silent(std::int32_t step) const {
+  return bytes(step) == 0 && !is_message(program_->steps[at(step)].op);
 }
 
 bool RankExecutor::takes_in(std::int32_t step) const {

@@ -61,6 +61,7 @@ class RankExecutor {
   bool is_done(std::int32_t step) const {
     return state_[static_cast<std::size_t>(step)] == State::done;
   }
+  bool silent(std::int32_t step) const;    // whether it has nothing to send or receive in this call
   bool takes_in(std::int32_t step) const;  // whether something is still to come for the step
   bool reduces(std::int32_t step) const;   // whether what arrives is added to something
   // Adds the pieces of memory that a step sends.

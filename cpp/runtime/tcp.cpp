@@ -22,8 +22,9 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-constexpr std::size_t kAhead = std::size_t{64}
-                               << 20;  // bytes of later calls that are read for notices behind them
+// Bytes of later calls that are read for notices behind them, of all connections together.
+constexpr std::size_t kAhead = std::size_t{64} << 20;
+constexpr std::uint64_t kLongestData = std::uint64_t{1} << 60;  // so that sums of sizes do not wrap
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr double kLongestTimeout = 1e9;  // seconds
 
@@ -129,7 +130,8 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   begin_record();
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
-      const bool needed = in_[i] != nullptr && !executor.is_done(static_cast<std::int32_t>(i));
+      const auto step = static_cast<std::int32_t>(i);
+      const bool needed = in_[i] != nullptr && !executor.is_done(step) && !executor.silent(step);
       if (needed && in_[i]->closed && !in_[i]->parked) lost(*in_[i], 0);
     }
     carry_out();
@@ -154,6 +156,7 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   executor_ = nullptr;
   executor.finish();
   end_record(true);
+  if (closing_) close();
   return (std::exchange(news_, false) ? kNews : 0) | (meeting_ ? kMeeting : 0);
 }
 
@@ -336,6 +339,9 @@ void Endpoint::hear_parked() {
 void Endpoint::look_past(Connection& connection) {
   auto& c = connection;
   c.looking = true;
+  const auto parked = std::count_if(connections_.begin(), connections_.end(),
+                                    [](const auto& one) { return one->parked; });
+  const auto share = kAhead / static_cast<std::size_t>(std::max<std::ptrdiff_t>(parked, 1));
   while (true) {
     while (c.past + sizeof(Header) <= c.end - c.begin) {
       std::byte* at = c.buffer.data.get() + c.begin + c.past;
@@ -343,7 +349,7 @@ void Endpoint::look_past(Connection& connection) {
       std::memcpy(&header, at, sizeof(Header));
       const bool data = header.kind == Kind::data;
       if (header.magic != kMessageMagic || header.kind > Kind::stored ||
-          (!data && header.bytes > kLongestText)) {
+          header.bytes > (data ? kLongestData : kLongestText)) {
         fail(ranked(rank_) + " received a malformed message from " + ranked(c.port.peer));
       }
       const auto whole = sizeof(Header) + header.bytes;
@@ -358,7 +364,7 @@ void Endpoint::look_past(Connection& connection) {
       notice(c, header, text);
     }
     const auto held = c.end - c.begin;
-    if (!c.readable || c.closed || (held > kAhead && !c.ending)) return;
+    if (!c.readable || c.closed || (held > share && !c.ending)) return;
     if (c.buffer.capacity - held < kBuffer / 2) c.resize(2 * c.buffer.capacity);
     if (fill(c) == 0) return;
   }
@@ -368,7 +374,7 @@ bool Endpoint::begin_message(Connection& connection) {
   auto& header = connection.header;
   std::memcpy(&header, connection.buffer.data.get() + connection.begin, sizeof(Header));
   const auto from = ranked(connection.port.peer);
-  if (header.magic != kMessageMagic || header.kind > Kind::stored) {
+  if (header.magic != kMessageMagic || header.kind > Kind::stored || header.bytes > kLongestData) {
     fail(ranked(rank_) + " received a malformed message from " + from);
   }
   connection.left = header.bytes;
@@ -481,6 +487,7 @@ void Endpoint::check_end(const Connection& connection) {
   if (connection.reading) lost(connection, connection.error);
   for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
     const auto step = static_cast<std::int32_t>(i);
+    if (executor_->silent(step)) continue;  // even if steps before it are not done
     const bool to_come =
         in_[i] == &connection && executor_->takes_in(step) && staged_[i] == nullptr;
     const bool to_go = out_[i] == &connection && !executor_->is_done(step);

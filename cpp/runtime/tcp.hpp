@@ -52,7 +52,7 @@ class Endpoint {
   bool has(Port port) const { return by_port_.contains(port); }
   // How messages name the algorithm with this number: "broadcast from rank 2".
   void describe(std::int32_t algorithm, const std::string& name) { names_[algorithm] = name; }
-  // Calls of the algorithm with this number are no collectives of the job, and are not counted as such.
+  // Calls of the algorithm with this number are not collectives of the job, and are not counted as such.
   void hide(std::int32_t algorithm) { hidden_.insert(algorithm); }
 
   // Runs one call of the algorithm with this number, the same on all ranks. `idle` is called now and

@@ -159,8 +159,8 @@ class Run {
     for (std::size_t end = 0; end < lane.ends.size(); ++end) {
       Time time = *start + crossing.times[end] + delays_.at_end(what, 0, end);
       if (delays_.slow_links()) time += delays_.on_the_way(what, crossing.windows, end, *start);
-      if (time > kLatest) return false;
       const auto& [duration, list] = lane.lists[end];
+      if (std::max(time, own + duration) > kLatest) return false;
       in_flight_.send(list, {own + duration, time, cells_(row.chunk, lane.ends[end]),
                              lane.ends[end], lane.copies, number_});
     }

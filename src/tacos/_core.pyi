@@ -1537,7 +1537,9 @@ class Endpoint:
         """How messages name the algorithm with this number."""
 
     def hide(self, algorithm: int) -> None:
-        """Calls of the algorithm with this number are no collectives of the job."""
+        """
+        Calls of the algorithm with this number are not collectives of the job.
+        """
 
     def add(self, peer: int, channel: int, socket: int) -> None:
         """Takes over a connected socket, given by its descriptor."""

@@ -41,7 +41,7 @@ _DISTANCES = 50_000_000
 """Largest NPUs times links for which distances are summed: a few seconds."""
 _SAME = 1 + 1e-9
 _LATENT = 1.05
-"""Times the time of the bandwidth alone, from which on latencies are a part of what limits a collective."""
+"""Latency counts as part of the limit where the bound exceeds the time of the bandwidth alone by this factor (chosen)."""
 _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
     (
         "dgx1",

@@ -142,6 +142,29 @@ def test_a_rank_that_left_is_missed_at_once(ranks):
         assert re.match("rank 2 closed its connection|the connection with rank 2 broke", said)
 
 
+def test_a_rank_may_leave_once_it_has_all_that_has_bytes():
+    """Three elements for four ranks: rank 3 gets nothing, and leaves before rank 2 has begun to scatter through rank 1."""
+    links = [(a, b, "1GB/s", "1us") for a, b in ((2, 1), (1, 2), (1, 0), (0, 1), (1, 3), (3, 1))]
+    star = tp.from_links(4, links)
+    schedule = tacos.synthesize(star, co.scatter(star, "1MB", chunks=1, root=2), engine="greedy")
+    port = free_port()
+
+    def act(rank):
+        meeting = TcpRendezvous(rank, 4, "127.0.0.1", port, timeout=TIMEOUT_S, token="x")
+        with connect(meeting, timeout=TIMEOUT_S) as communicator:
+            algorithm = communicator.prepare(schedule)
+            communicator.barrier("prepared")
+            if rank == 2:
+                time.sleep(0.3)
+            given = np.arange(3.0 if rank == 2 else 0.0)
+            result = np.zeros(algorithm.buffer_elements(3)[1])
+            algorithm.run_at(given.ctypes.data, result.ctypes.data, 3, "float64", "sum")
+            return result.tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(act, range(4))) == [[0.0], [1.0], [2.0], []]
+
+
 def test_a_forked_child_leaves_the_connections_alone(ranks):
     heard = ranks.run(3, "fork_before_a_call", ring(3), fresh=PATIENT_S)
     assert [result for result, _, _ in heard] == [[3.0, 3.0]] * 3

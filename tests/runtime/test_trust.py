@@ -492,3 +492,18 @@ def test_ranks_meet_over_ipv6_and_by_interface(monkeypatch, host):
         for total, address in pool.map(act, range(2)):
             assert total == [2.0] * 3
             assert address == ("::1" if host == "::1" else "127.0.0.1")
+
+
+@pytest.mark.parametrize("bytes_", [2**64 - 40, 2**64 - 4096, 2**60 + 1])
+def test_data_of_an_impossible_size_are_malformed(bytes_):
+    """Sizes wrap: 40 bytes of header and 2^64 - 40 of data are none, and the next message would begin where this one does."""
+    ours, theirs = socket.socketpair()
+    endpoint = Endpoint(0, 2, 20.0)
+    connected(endpoint, ours)
+    head = bytearray(message(DATA, b"", call=7))
+    struct.pack_into("=Q", head, struct.calcsize("=BBBBIiiq"), bytes_)
+    theirs.sendall(head)
+    with pytest.raises(CommunicationError, match="rank 0 received a malformed message from rank 1"):
+        endpoint.watch(0, "waits")
+    endpoint.close()
+    theirs.close()

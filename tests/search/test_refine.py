@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tacos
 from tacos.execution import execution
+from tests.support.schedules import relay
 from tests.support.strategies import topologies
 
 KINDS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
@@ -196,6 +197,12 @@ def test_the_rule_of_the_target_decides(network, kind, engine):
     assert executed(tacos.refine(before, hops=2_000_000)) <= executed(before)
     shared = tacos.refine(before, hops=2_000_000, target="tcp")
     assert executed(shared, "tcp") <= executed(before, "tcp")
+
+
+def test_a_wrong_schedule_is_refused():
+    """Among transfers that overlap on a link, a search for gaps might never end."""
+    with pytest.raises(tacos.VerificationError, match="the schedule is wrong"):
+        tacos.refine(relay(0))
 
 
 def test_an_unknown_target_is_refused():

@@ -109,6 +109,10 @@ def test_other_networks_are_left_to_other_engines():
         ValueError, match="balanced needs all-to-all-v or send-recv, not all-reduce"
     ):
         tacos.synthesize("switch:4", co.all_reduce(4, "1MB"), engine="balanced")
+    with pytest.raises(ValueError, match="balanced needs all-to-all-v or send-recv, not reduce"):
+        tacos.synthesize("switch:8", co.reduce(8, "1MB", root=4), engine="balanced")
+    alone = tp.from_links(1, [])
+    assert tacos.synthesize(alone, co.all_to_all_v(alone, [[5]])).transfers == 0
     islands = assemble(3, duplex([0], [1], "1GB/s", 0))
     pair = co.send_recv(islands, [(0, 1, "1KB")], chunks=1)
     assert tacos.synthesize(islands, pair).transfers == 1

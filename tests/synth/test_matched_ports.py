@@ -57,6 +57,7 @@ def test_every_port_has_one_peer_and_boxes_stay_connected(boxes, fabric):
         tp.ndv2(2),  # the box shares a NIC
         tp.mi300x(1),
         tp.mi300x(2, forwarding="store_and_forward"),
+        tp.dgx_h100(2, link_model="blocking"),  # a link would be busy for the latencies of two
         tp.dgx_h100(2, nvls=True, nic_bandwidth="450GB/s"),  # no slower than within a box
     ],
 )

@@ -62,7 +62,7 @@ EXTENTS: Mapping[str, float] = {
 }
 """How many NPUs a package, a node, a pod and a cluster hold at most: those of LIBRA's network of 4,096 NPUs."""
 _POINTS = 13
-"""Budgets on the front by default: from 1/16 of the largest on, four for each doubling of doublings."""
+"""Default number of budgets: from 1/16 of the largest to the largest, three per doubling."""
 _SPAN = 16.0
 _PASSES = 60
 """Multiplicative updates for the bounds of all shapes."""

@@ -193,7 +193,7 @@ def _is_ping(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _table(text: str, _meaning: Any, source: str) -> Costs:
-    """A line for every pair, in any order; what pairs occur several times with counts with the median."""
+    """Read one line per pair, in any order; a pair that occurs several times gets the median."""
     rows = _cells(text)
     heads = _heads(rows[0])
     src, dst, time, factor, rate = heads or (0, 1, 2, 0.5e-3, None)

@@ -58,8 +58,10 @@ _heeds_signal = False
 
 
 def bytes_of(call: Call) -> int:
-    """The size of a call, as nccl-tests counts it.
+    """Return the size of a call in bytes, as nccl-tests counts it.
 
+    >>> from tacos.runtime.carriers import Call
+    >>> bytes_of(Call(0, 0, 100, "int16", "sum"))
     200
     """
     width = _NAMES.get(call.dtype) or int("".join(filter(str.isdigit, call.dtype))) // 8
@@ -122,7 +124,7 @@ class Recorder:
         entry[3] = time.monotonic()
 
     def fail(self, number: int, call: Call, error: BaseException, entry: Entry | None) -> None:
-        """The call has failed: write what is known, if there is a place for it.
+        """Record that the call failed, and write a dump if ``TACOS_FLIGHT`` is set.
 
         ``entry`` is None where the carrier records the call.
         """
@@ -209,7 +211,7 @@ class Recorder:
 
 
 def record_to(folder: str | None) -> None:
-    """Write dumps to this folder from now on, also at ``SIGUSR2``; nothing: to none.
+    """Write dumps to this directory from now on, also on ``SIGUSR2``; None disables them.
 
     Raises:
         ValueError: The folder cannot be made.

@@ -142,7 +142,7 @@ def local_rank(environ: Mapping[str, str] | None = None) -> int:
     """The number of this process among those of its host, as its launcher says it; 0 where none does.
 
     Raises:
-        ValueError: The launcher's variable is no number.
+        ValueError: The launcher's variable is not a number.
 
     >>> local_rank({"LOCAL_RANK": "3"}), local_rank({})
     (3, 0)

@@ -119,7 +119,9 @@ class Auto:
                 self.left_out.append(name)
                 continue
             search = EngineSearch(self.runs, ENGINES[name], {})
-            if self._go_on(search, _SCOUTED, found, errors) and not search.ended:
+            if not self._go_on(search, _SCOUTED, found, errors):
+                continue
+            if not search.ended:
                 searches.append(search)
             if self._proves(search):
                 self.reached.add(name)

@@ -31,7 +31,7 @@ _MOST_PER_LINK = 1200
 _LARGE = 20
 """Ratio of the bound's bandwidth to its latency part from which bandwidth dominates."""
 _MORE_GAINS = {True: 1.5, False: 3.0}
-"""Times what a pipeline has left to gain, judged by its last gain, that more chunks are trusted to bring: for known
+"""Largest gain that more chunks are assumed to bring, as a multiple of what the last gain predicts for a pipeline: for known
 algorithms, and for synthesizers, which also use links better with more chunks."""
 
 _STEPS, _STEP = 4, 0.75

@@ -81,6 +81,7 @@ def refine(
 
     Raises:
         ValueError: The budget is out of range, or the target is unknown.
+        VerificationError: The schedule is wrong.
 
     >>> import tacos
     >>> box = tacos.topology.mi250(1)
@@ -101,6 +102,7 @@ def refine(
         raise ValueError(f"seed must be 0 to 2^62 - 1; got {seed!r}")
     total = int(units * _HOPS) if hops is None else hops
     end = None if time_limit is None else time.monotonic() + time_limit
+    verify(schedule).raise_if_failed()
     found, _ = improved(schedule, total, seed=seed, target=target, end=end, progress=progress)
     return found or schedule
 
@@ -225,6 +227,7 @@ class _Search:
                 shortest = found
             self.done += budget + _START_PER_TRANSFER * schedule.transfers
             slices += 1
+            report(0.0)  # a slice may be too short to report by itself
             if shortest.time_ps < _NEWS * judged.time_ps:
                 judge()
         if shortest.time_ps < judged.time_ps:

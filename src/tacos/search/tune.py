@@ -151,7 +151,7 @@ def tune(
     Args:
         topology: The network.
         kind: Kind of the collective, such as ``"all_reduce"``.
-        sizes: ``"LOW:HIGH"``, sampled at every fourth power of two, or ``"LOW:HIGH:FACTOR"``.
+        sizes: ``"LOW:HIGH"``, sampled by a factor of 4, or ``"LOW:HIGH:FACTOR"``.
         group, root: As for :func:`tacos.collective.named`.
         tolerance: An algorithm may serve a size if it takes at most this share longer than the best.
         seed, effort: As for :func:`~tacos.search.synthesis.synthesize`, at each size.

@@ -175,6 +175,7 @@ def _chunk_counts(
     _counts: tuple[int, ...],
     _memory: dict[str, Any],
 ) -> Iterable[int]:
+    ENGINE.check(topology, collective)
     return [_pieces(topology, collective, _Hops.of(topology))]
 
 
@@ -187,6 +188,8 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
         if not _uneven_pairs(kind_of(part)):
             return f"all-to-all-v or send-recv, not {part.label}"
     npus, size = topology.npus, _box_size(topology)
+    if npus < 2:
+        return "at least 2 NPUs"
     if npus > _MOST_NPUS:
         return f"at most {_MOST_NPUS} NPUs, not {npus}"
     if npus % size:

@@ -1,12 +1,11 @@
 """The exchange engine: collectives of few bytes in as few rounds as a network allows.
 
-The members get digits, as many as there are stages: the groups of a stage are the members that differ in its digit
-only. In a stage of an all-reduce all members of a group send each other what they have summed up, so that after the last
-one everybody has the whole sum, after one latency per stage and without a way back. Recursive doubling is the case of
-digits 0 and 1, one exchange between all members that of a single digit. Where that sends too much, the first stages
-scatter instead (each member of a group sums a share of the buffer) and hand the results out at the end, as in
-halving-doubling; the stages between them exchange what is left. A reduce-scatter is the first half of an all-reduce whose
-stages all scatter, an all-gather the second.
+Each member is numbered by one digit per stage. The groups of a stage are the members that differ only in its digit.
+In each stage of an all-reduce, all members of a group send each other their partial sums, so after the last stage every
+member has the full sum, after one latency per stage. Recursive doubling uses binary digits; a one-shot exchange uses a
+single digit. If that sends too many bytes, the first stages scatter instead (each member of a group sums a share of the
+buffer) and gather the results at the end, as in halving-doubling. A reduce-scatter is the first half of an all-reduce
+in which all stages scatter; an all-gather is the second.
 
 All products and ways to scatter are weighed by the latencies and the loads of the quickest routes, and the best ones are timed.
 Digits follow the ranks, which mostly number boxes one after the other. Blocks may be mirrored where that shortens the
@@ -42,11 +41,11 @@ __all__ = ["ENGINE", "exchange"]
 
 _MOST_MEMBERS = 128
 _MOST_TRANSFERS = 100_000
-"""Of a plan with one chunk: more are not worth the time for few bytes."""
+"""Largest number of transfers of a plan with one chunk; more take too long to synthesize for so few bytes."""
 _MOST_BYTES = 1_000_000
 """Larger buffers are for trees that fill all links."""
 _TIMED, _KEPT = 12, 3
-"""Plans that are timed, of those that were weighed, and those of them that are timed with other numbers of chunks."""
+"""How many plans are timed, and how many of them are timed again with other chunk counts."""
 _PLANNING_US = 40.0
 """Microseconds per pair of members to weigh all plans, up to 32 of them (measured)."""
 _MOST_ORDERED = 32
@@ -195,7 +194,7 @@ class _Ways:
 
 
 def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
-    """The most hopeful plans: a latency for every stage, and what the fullest link carries.
+    """Return the plans with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
     The last plan exchanges nothing, so that no sum can come too early.
     """

@@ -116,9 +116,10 @@ def matched_ports(topology: Topology) -> MatchedPorts | None:
     >>> matched_ports(tacos.topology.switch(8)) is None
     True
     """
-    if not topology.switches or topology.forwarding != "cut_through":
+    # A blocking link is busy during its latency as well: one link would be busy longer than the two that it stands for.
+    if topology.forwarding != "cut_through" or topology.link_model != "pipelined":
         return None
-    replaced = _between_boxes(topology)
+    replaced = _between_boxes(topology) if topology.switches else {}
     if not replaced:
         return None
     box = _boxes(topology, replaced)

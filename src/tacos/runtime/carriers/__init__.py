@@ -100,7 +100,7 @@ class Carrier(ABC):
         return {}
 
     def hide(self, number: int) -> None:  # noqa: B027, a default that does nothing
-        """Leave calls of the algorithm with this number out of ``count``, since they are no collectives of the job."""
+        """Leave calls of the algorithm with this number out of ``count``, since they are not collectives of the job."""
 
     @property
     def broken(self) -> tuple[int, int] | None:

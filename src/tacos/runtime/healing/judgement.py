@@ -29,7 +29,7 @@ WELL = 0.8
 AVOIDED = 0.2
 """A link that has no more is not used: engines would plan for it, and all would wait for it."""
 NEWS = 1.25
-"""A share that changes by less than this factor is no news."""
+"""A share that changes by less than this factor is not reported."""
 
 
 class Pair(NamedTuple):

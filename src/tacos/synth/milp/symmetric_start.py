@@ -1,9 +1,9 @@
 """A first schedule that has a sketch's symmetry, where the integer program may not find one in time.
 
-Every chunk of which the others are images gets a tree, grown by the earliest arrivals, where a hop costs its time and what its
-links carry already; the images of its hops carry as much. All images of a transfer stand side by side in the order that is then
-timed. No image of a hop shares a link with the hop, because no symmetry but the identity fixes an NPU; so every link serves the
-images of what any of its images serves, in the same order, and the times have the symmetry as well.
+Each orbit of chunks has one leader, whose tree is grown by earliest arrival. A hop costs its delay plus the load of its
+links, and the images of a hop load their links equally. All images of a transfer are adjacent in the order that is then timed.
+Only the identity fixes an NPU, so a hop shares no link with its images: every link serves the images of what another serves, in
+the same order, and the times are symmetric too.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ export class Plan {
   fit() {
     this.zoom.free = false;
   }
-  /** Fit the network to a canvas, unless people have zoomed. @param {number} width @param {number} height */
+  /** Fit the network to a canvas, unless the user has zoomed. @param {number} width @param {number} height */
   aim(width, height) {
     this.width = width;
     this.height = height;
