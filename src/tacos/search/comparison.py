@@ -194,7 +194,8 @@ class Comparison:
         bidirectional-ring is the fastest: 1.5 ms, 100.0 % of the bound, 2.00 times as fast as ring.
         """
         if not self.solved or self.solved[0].figures is None:
-            return f"No engine solved {self.collective!r}."
+            size = format_size(self.collective.size_bytes)
+            return f"No engine solved the {self.collective.label} of {size}."
         best, seconds = self.solved[0], self.solved[0].figures.counted_s
         words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
         if efficiency := self.efficiency(best):
