@@ -127,6 +127,7 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   note_progress();
   idle_ = progress_;
   meeting_ = joint && wanted_ && wanted_.exchange(false);
+  carrying_ = false;  // an error may have left it
   begin_record();
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
@@ -189,7 +190,10 @@ void Endpoint::look_up(const RankExecutor& executor) {
 }
 
 // Sends what may be sent and takes in what had arrived before its step could run.
+// A send that fails reads why (flush), which may end messages and lead here again: the first call has the lists then, and
+// would send what stands in them twice.
 void Endpoint::carry_out() {
+  if (std::exchange(carrying_, true)) return;
   auto& executor = *executor_;
   while (!executor.to_send.empty() || !executor.to_receive.empty()) {
     for (std::size_t i = 0; i < executor.to_send.size(); ++i) {
@@ -209,6 +213,7 @@ void Endpoint::carry_out() {
     }
     executor.to_receive.clear();
   }
+  carrying_ = false;
 }
 
 bool Endpoint::take_events(int wait_ms) {

@@ -180,6 +180,7 @@ class Endpoint {
   bool asking_ = false, curious_ = false;
   // What is noticed.
   bool healing_ = false, watching_ = true;
+  bool carrying_ = false;  // within carry_out()
   std::atomic<bool> wanted_ = false;
   bool meeting_ = false, news_ = false;
   std::pair<NodeId, NodeId> broken_{-1, -1};

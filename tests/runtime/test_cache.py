@@ -80,7 +80,7 @@ def test_a_schedule_is_made_once(tmp_path, caplog):
         (GOOD[:-9], f"the file has {len(GOOD) - 9} bytes of {len(GOOD)}: it is cut short"),
         (GOOD[: len(GOOD) - 999], f"the file has {len(GOOD) - 999} bytes of {len(GOOD)}: it is cut short"),
         (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "section schedule.start is damaged"),
-        (b"", "not a .tacos file"),
+        (b"", "the file is empty"),
         (b"<algo name='sum'/>", "not a .tacos file"),
         ("directory", "not a regular file"),
         ("pipe", "not a regular file"),

@@ -142,7 +142,7 @@ def judge(
     >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.00525),))
     >>> found = judge(fast, "dgx-h100:2")
     >>> f"{found.rows[0].share:.0%}", found.rows[0].best, found.causes
-    ('71%', 'hierarchical', ())
+    ('71%', 'forest', ())
     """
     known = log if isinstance(log, Log) else read_log(log)
     topology = network if isinstance(network, Topology) else formats.network(network)

@@ -63,7 +63,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> obstacle(torus, tacos.collective.all_gather(torus, "9MB"))
     ''
     >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB", chunks=1))
-    'equal chunks: the size of 1000000 B is not a multiple of 9, the nearest are 999999 and 1000008 B'
+    'equal chunks: the size of 1000000 B is not a multiple of 9; the nearest are 999999 and 1000008 B'
     """
     if not topology.symmetric:
         what = topology.family or "custom"
