@@ -33,6 +33,8 @@ from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial
 from tests.support import attacker
 from tests.support.ranks import free_port
 
+pytestmark = pytest.mark.xdist_group("slurm")  # on one worker: a job's number gives its port
+
 ROOT = Path(tacos.__file__).parents[2]
 NOBODY = 65534
 

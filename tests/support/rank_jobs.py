@@ -454,7 +454,7 @@ def healed(comm, network, reports, folder):
 
 
 def ran_ahead(comm, network, folder):
-    """The root of broadcasts is two calls ahead of the others when a link is found dead; the error of each rank."""
+    """The root of broadcasts is two calls or more ahead of the others when a link is found dead; the error of each rank."""
     healer = Healer(Algorithms(comm, Settings(topology=network, cache=Path(folder))))
     data = np.full(1 << 10, comm.rank, np.float32)
     address = data.ctypes.data
@@ -472,7 +472,9 @@ def ran_ahead(comm, network, folder):
             if comm.rank == 1:
                 endpoint.abort("the link from rank 0 to rank 1 is dead")
             try:
-                healer.run(request)
+                for _ in range(1000 if comm.rank == 0 else 1):  # a root may be done before it hears
+                    healer.run(request)
+                    time.sleep(0.005)
             except CommunicationError as error:
                 return str(error)
         return ""
