@@ -181,10 +181,13 @@ def test_kept_order_is_right_and_drops_only_what_follows(order):
     from tacos._core import keep_order
 
     _, program = order
+    kept, refused = None, ""
     try:
         kept = keep_order(program, channels=10_000, steps=8, peers=2)
     except ValueError as error:
-        assert "waits for more than 8 others" in str(error)
+        refused = str(error)
+    if kept is None:
+        assert "waits for more than 8 others" in refused
         assert np.diff(program.dep_begin).max() >= 8
         return
     assert sorted(kept.op.tolist()) == sorted(program.op.tolist())
