@@ -11,6 +11,8 @@ from tests.pages import Page
 NEEDED = {
     "torch": [
         "src/tacos/runtime/torch/*",
+        "src/tacos/runtime/carriers/waves.py",
+        "tests/support/fake_nccl.py",
         "src/tacos/runtime/carriers/nccl.py",
         "src/tacos/hub/training.py",
     ],
