@@ -180,6 +180,22 @@ multicast tree and 2 for a reduce tree.)")
       "topology"_a, "src"_a, "dst"_a,
       "Paths for algorithms that do not know the topology, one per pair of NPUs.");
 
+  m.def(
+      "channel_routes",
+      [](const Topology& topology, NodeId src, NodeId dst) {
+        for (const NodeId npu : {src, dst}) {
+          if (npu < 0 || npu >= topology.npus()) {
+            throw nb::index_error(("no NPU " + std::to_string(npu)).c_str());
+          }
+        }
+        return channel_routes(topology, src, dst);
+      },
+      "topology"_a, "src"_a, "dst"_a,
+      R"(Return the routes that the channels between two NPUs take in turn, each a list of links.
+
+They are the parallel links between the two or, where both plug into several switches, the two links through each of the
+fastest. Empty if there are no two such routes: then all channels take the route of :func:`shortest_routes`.)");
+
   nb::class_<Schedule>(m, "Schedule", R"(All transfers of a collective, with their times.
 
 Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 
 #include "formats/actions.hpp"
 
@@ -325,23 +326,30 @@ class Keeper {
       return;
     }
     const NodeId dst = s.thread_rank[at(receiver)];
-    const auto channel = free_channel(src, dst);
+    const auto channel = free_channel(src, dst, s.thread_channel[at(sender)]);
     pieces_.push_back({src, dst, -1, channel, from(begin)});
     pieces_.push_back({dst, -1, src, channel, from(begin + to_receive)});
   }
 
-  // The first channel that the pair does not use and on which both have room for a peer.
-  std::int32_t free_channel(NodeId src, NodeId dst) {
-    auto& next = next_channel_[{src, dst}];
-    while (peers_out_[{src, next}] >= options_.peers || peers_in_[{dst, next}] >= options_.peers) {
-      ++next;
+  // A channel that the pair does not use and on which both have room for a peer: the wanted one, which may decide the
+  // route, or else the first.
+  std::int32_t free_channel(NodeId src, NodeId dst, std::int32_t wanted) {
+    auto& used = used_channels_[{src, dst}];
+    const auto is_free = [&](std::int32_t channel) {
+      return !used.contains(channel) && peers_out_[{src, channel}] < options_.peers &&
+             peers_in_[{dst, channel}] < options_.peers;
+    };
+    std::int32_t channel = wanted;
+    if (wanted >= options_.channels || !is_free(wanted)) {
+      for (channel = 0; channel < options_.channels && !is_free(channel);) ++channel;
     }
-    if (next >= options_.channels) {
+    if (channel >= options_.channels) {
       invalid("the connections need more than " + std::to_string(options_.channels) + " channels");
     }
-    ++peers_out_[{src, next}];
-    ++peers_in_[{dst, next}];
-    return next++;
+    ++peers_out_[{src, channel}];
+    ++peers_in_[{dst, channel}];
+    used.insert(channel);
+    return channel;
   }
 
   const Program& program_;
@@ -349,7 +357,7 @@ class Keeper {
   const Graph graph_;
   Dependencies all_, needed_;  // per step: what it waits for, and what of this does not follow
   std::vector<Piece> pieces_;
-  std::map<std::pair<NodeId, NodeId>, std::int32_t> next_channel_;
+  std::map<std::pair<NodeId, NodeId>, std::set<std::int32_t>> used_channels_;
   std::map<std::pair<NodeId, std::int32_t>, std::int32_t> peers_out_, peers_in_;  // rank, channel
 };
 

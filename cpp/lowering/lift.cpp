@@ -329,7 +329,7 @@ class SymbolicRun {
   std::vector<std::int32_t> parts_;  // transfers in the value being settled
 };
 
-// Routes between the pairs of NPUs that communicate: the direct links, or one shortest path.
+// Routes between the pairs of NPUs that communicate.
 class PairRoutes {
  public:
   PairRoutes(const std::shared_ptr<const Topology>& topology,
@@ -347,15 +347,13 @@ class PairRoutes {
     std::vector<LinkId> links;
     for (std::size_t i = 0; i < pairs_.size(); ++i) {
       first_.push_back(static_cast<RouteId>(begin.size()) - 1);
-      const auto path = shortest.links(static_cast<RouteId>(i));
-      for (const LinkId link : topology->out_links(src[i])) {
-        if (path.size() != 1 || topology->dst(link) != dst[i]) continue;
-        links.push_back(link);
+      const auto add = [&](std::span<const LinkId> path) {
+        links.insert(links.end(), path.begin(), path.end());
         begin.push_back(static_cast<std::int64_t>(links.size()));
-      }
-      if (path.size() == 1) continue;
-      links.insert(links.end(), path.begin(), path.end());
-      begin.push_back(static_cast<std::int64_t>(links.size()));
+      };
+      const auto ways = channel_routes(*topology, src[i], dst[i]);
+      for (const auto& way : ways) add(way);
+      if (ways.empty()) add(shortest.links(static_cast<RouteId>(i)));
     }
     first_.push_back(static_cast<RouteId>(begin.size()) - 1);
     routes_ = std::make_shared<const Routes>(
@@ -365,7 +363,7 @@ class PairRoutes {
   }
 
   const std::shared_ptr<const Routes>& routes() const { return routes_; }
-  // Channels take parallel links in turn.
+  // Channels take the routes of a pair in turn.
   RouteId of(const LiftedTransfer& transfer) const {
     const auto found =
         std::lower_bound(pairs_.begin(), pairs_.end(), pair_key(transfer.src, transfer.dst));

@@ -30,8 +30,7 @@ namespace tacos {
 
 // The schedule of a right program (others may be lifted or refused), for the whole size in bytes as
 // nccl-tests counts it. Parts of the size keep the program's proportions, rounded up to whole bytes.
-// Transfers between two NPUs take the direct link, the channels spread over parallel ones, or else the
-// shortest route. Throws std::invalid_argument for what a schedule cannot express.
+// Transfers between two NPUs take the routes of their channels (channel_routes), or else the shortest. Throws std::invalid_argument for what a schedule cannot express.
 Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
               std::int64_t size, std::string provenance, const Progress& progress);
 

@@ -460,12 +460,13 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
   // Sums that several ranks add up need an order that only the transfers of all ranks tell.
   const bool all_ranks = !rank || !each_sum_made_once(schedule, *rank, alone);
   // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
-  const bool all = all_ranks || (window > 0 && routes_share_links(schedule));
+  const bool all = all_ranks || (window > 0 && routes_share_links(schedule)) ||
+                   channels_differ_in_route(schedule.topology());
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
   auto moves = all_ranks ? all_moves(whole) : expanded ? moves_of(whole, *rank) : std::move(alone);
-  assign_channels(moves);
+  assign_channels(whole.routes(), moves);
   const auto sums =
       all_ranks ? put_sums_in_order(schedule.collective(), moves) : std::vector<SumOrder::Sum>();
   std::vector<std::vector<Move*>> of(at(ranks));
@@ -490,8 +491,9 @@ Departures departures(const Schedule& schedule) {
   check(schedule);
   const std::optional<Schedule> expanded =
       schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
-  auto moves = all_moves(expanded ? *expanded : schedule);
-  assign_channels(moves);
+  const Schedule& whole = expanded ? *expanded : schedule;
+  auto moves = all_moves(whole);
+  assign_channels(whole.routes(), moves);
   Departures result;
   for (const Move& move : moves) {
     result.src.push_back(move.src);

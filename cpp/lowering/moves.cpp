@@ -23,7 +23,34 @@ std::vector<RouteId> same_routes(const Routes& routes) {
   return same;
 }
 
+// Per node: whether it has parallel links, or links with several switches, so that its channels may differ in route.
+std::vector<std::uint8_t> ends_with_choice(const Topology& topology) {
+  std::vector<std::uint8_t> several(at(topology.nodes()));
+  std::vector<NodeId> ends;
+  for (NodeId node = 0; node < topology.npus(); ++node) {
+    const auto look = [&](std::span<const LinkId> links, const auto& end_of) {
+      ends.clear();
+      std::int32_t switches = 0;
+      for (const LinkId link : links) {
+        ends.push_back(end_of(link));
+        switches += topology.is_npu(ends.back()) ? 0 : 1;
+      }
+      std::sort(ends.begin(), ends.end());
+      return switches > 1 || std::adjacent_find(ends.begin(), ends.end()) != ends.end();
+    };
+    several[at(node)] =
+        look(topology.out_links(node), [&](LinkId link) { return topology.dst(link); }) ||
+        look(topology.in_links(node), [&](LinkId link) { return topology.src(link); });
+  }
+  return several;
+}
+
 }  // namespace
+
+bool channels_differ_in_route(const Topology& topology) {
+  const auto several = ends_with_choice(topology);
+  return std::find(several.begin(), several.end(), 1) != several.end();
+}
 
 bool routes_share_links(const Schedule& schedule) {
   const auto& used = schedule.stored().lane_route;
@@ -88,22 +115,39 @@ std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
   return std::move(order.sums);
 }
 
-void assign_channels(std::vector<Move>& moves) {
+void assign_channels(const Routes& routes, std::vector<Move>& moves) {
   std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
     return std::tie(a.src, a.dst, a.start, a.arrival, a.chunk) <
            std::tie(b.src, b.dst, b.start, b.arrival, b.chunk);
   });
-  std::vector<std::pair<RouteId, Time>> channels;  // route and last arrival
+  const auto& topology = routes.topology();
+  const auto has_choice = ends_with_choice(topology);
+  std::vector<std::vector<LinkId>> ways;           // of the pair's channels
+  std::vector<std::pair<RouteId, Time>> channels;  // route and last arrival; -1: unused
   for (std::size_t i = 0; i < moves.size(); ++i) {
     Move& move = moves[i];
-    if (i == 0 || moves[i - 1].src != move.src || moves[i - 1].dst != move.dst) channels.clear();
-    std::size_t channel = 0;
-    while (channel < channels.size() &&
-           (channels[channel].first != move.route || channels[channel].second > move.arrival)) {
-      ++channel;
+    if (i == 0 || moves[i - 1].src != move.src || moves[i - 1].dst != move.dst) {
+      channels.clear();
+      ways.clear();
+      if (has_choice[at(move.src)] || has_choice[at(move.dst)]) {
+        ways = channel_routes(topology, move.src, move.dst);
+      }
     }
-    if (channel == channels.size()) channels.emplace_back(move.route, 0);
-    channels[channel].second = move.arrival;
+    std::size_t channel = 0, stride = 1;
+    const auto links = routes.links(move.route);
+    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& one) {
+      return std::equal(one.begin(), one.end(), links.begin(), links.end());
+    });
+    if (way != ways.end()) {
+      channel = static_cast<std::size_t>(way - ways.begin());
+      stride = ways.size();
+    }
+    while (channel < channels.size() && channels[channel].first >= 0 &&
+           (channels[channel].first != move.route || channels[channel].second > move.arrival)) {
+      channel += stride;
+    }
+    if (channel >= channels.size()) channels.resize(channel + 1, {-1, 0});
+    channels[channel] = {move.route, move.arrival};
     move.channel = static_cast<std::int32_t>(channel);
   }
 }

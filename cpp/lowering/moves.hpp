@@ -27,8 +27,12 @@ struct Move {
 std::vector<Move> all_moves(const Schedule& schedule);
 std::vector<Move> moves_of(const Schedule& schedule, NodeId rank);
 
-// Between two NPUs, chunks of one channel leave and arrive in one order and over one route.
-void assign_channels(std::vector<Move>& moves);
+// Between two NPUs, chunks of one channel leave and arrive in one order and over one route. Where channels take several
+// routes in turn (channel_routes), a chunk gets a channel that takes the schedule's.
+void assign_channels(const Routes& routes, std::vector<Move>& moves);
+
+// Whether the channels between some NPUs may take several routes.
+bool channels_differ_in_route(const Topology& topology);
 
 // Sets the places of the moves in sums that have an order; returns those sums.
 std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,

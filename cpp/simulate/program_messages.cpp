@@ -136,15 +136,6 @@ bool ends_at(const Topology& topology, std::span<const LinkId> route, NodeId nod
   return last >= 0 && last < topology.links() && topology.dst(last) == node;
 }
 
-// Channels take parallel links in turn.
-LinkId parallel(const Topology& topology, NodeId src, NodeId dst, std::int32_t channel) {
-  std::vector<LinkId> direct;
-  for (const LinkId link : topology.out_links(src)) {
-    if (topology.dst(link) == dst) direct.push_back(link);
-  }
-  return direct[at(channel) % direct.size()];
-}
-
 void check_given(const Program& program, const Topology& topology, const ProgramOptions& options) {
   const auto& s = program.spec();
   for (ThreadId t = 0; t < program.threads(); ++t) {
@@ -219,13 +210,10 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
         add(given);
       } else if (added) {
         const auto pair = std::lower_bound(pairs.begin(), pairs.end(), pair_key(src, dst));
-        const auto path = shortest.links(static_cast<RouteId>(pair - pairs.begin()));
-        if (path.size() > 1) {
-          add(path);
-        } else {
-          const LinkId link = parallel(network, src, dst, s.thread_channel[at(t)]);
-          add({&link, 1});
-        }
+        const auto ways = channel_routes(network, src, dst);
+        add(ways.empty()
+                ? shortest.links(static_cast<RouteId>(pair - pairs.begin()))
+                : std::span<const LinkId>(ways[at(s.thread_channel[at(t)]) % ways.size()]));
       }
     }
     connection[at(step)] = last_id;

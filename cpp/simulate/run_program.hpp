@@ -9,8 +9,8 @@
 //   get, get_reduce           a message from the peer, and are complete when it has arrived (and been
 //                             added).
 // A signal is a message without bytes on its thread's connection, so it arrives after what the thread
-// has put there before. A message takes the route of its thread, or the default one: the direct
-// link (channels take parallel links in turn, as in lift), else what shortest_routes finds.
+// has put there before. A message takes the route of its thread, or the default one: that of its
+// channel (channel_routes, as in lift), else what shortest_routes finds.
 //
 // Links serve the messages
 //   dependencies  one at a time, by (ready time, position), as service.hpp says;

@@ -9,12 +9,11 @@ judged by one of the rules.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos._core import Program, Schedule, lower_paced, shortest_routes
+from tacos._core import Program, Schedule, channel_routes, lower_paced, shortest_routes
 from tacos.errors import check_type
 from tacos.nodes import Network, topology_of
 from tacos.program import lower
@@ -265,7 +264,7 @@ def shares_links(schedule: Schedule) -> bool:
     """Return whether messages of several connections may cross one link, or take other routes than the schedule's.
 
     A route of one link never shares it. A longer route shares no link if no other route uses any of its links; a program
-    takes it if it is the network's default route.
+    takes it if it is the network's default route, or one that channels take in turn.
 
     >>> import tacos
     >>> ring, hub = tacos.topology.ring(4), tacos.topology.switch(4)
@@ -288,5 +287,9 @@ def shares_links(schedule: Schedule) -> bool:
     topology, ordered = schedule.topology, sorted(path for path in paths if len(path) > 1)
     source = topology.link_src[[path[0] for path in ordered]]
     end = topology.link_dst[[path[-1] for path in ordered]]
-    default: list[int] = shortest_routes(topology, source, end).links.tolist()
-    return default != [*chain(*ordered)]
+    default = shortest_routes(topology, source, end)
+    usual = np.split(default.links, default.link_begin[1:-1])
+    return any(
+        list(path) not in (channel_routes(topology, src, dst) or [links.tolist()])
+        for path, links, src, dst in zip(ordered, usual, source.tolist(), end.tolist(), strict=True)
+    )

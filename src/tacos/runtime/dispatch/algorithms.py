@@ -27,7 +27,7 @@ from tacos.program import lower
 from tacos.reorder import reorder
 from tacos.runtime import carriers
 from tacos.runtime.dispatch.cache import kept
-from tacos.runtime.dispatch.placement import here, ordered, place, renumbered
+from tacos.runtime.dispatch.placement import here, ordered, place, renumbered, rerouted
 from tacos.runtime.measure.probe import probe
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES
@@ -248,7 +248,8 @@ class Algorithms:
         self.communicator = communicator
         self.settings = self._given = settings or Settings()
         self.npus = list(range(communicator.size)) if npus is None else list(npus)
-        self._no_way: Callable[[int, int], bool] | None = None
+        self._links: Sequence[int] = ()
+        self._no_way: Callable[[int, int, int], bool] | None = None
         self._of_call: dict[_Call, tuple[Algorithm, str]] = {}
         self._prepared: dict[tuple[str, str], Algorithm] = {}  # by name and carrier
         self._log_once = Once(_LOG)
@@ -289,17 +290,24 @@ class Algorithms:
                 _LOG.debug("%s", what)
         return found[0]
 
-    def serve(self, network: Topology, no_way: Callable[[int, int], bool] | None = None) -> None:
+    def serve(
+        self,
+        network: Topology,
+        links: Sequence[int] = (),
+        no_way: Callable[[int, int, int], bool] | None = None,
+    ) -> None:
         """From now on, choose algorithms for this network; all ranks must do so between the same calls.
 
         Plans are for the network that the settings name. Algorithms that were prepared stay so.
 
         Args:
             network: What to synthesize for.
-            no_way: Whether a rank reaches another only over a link that is gone or avoided, around which the network forwards
-                nothing. Where an algorithm needs such a way, one that moves data between neighbours alone takes its place.
+            links: Of what is left of the settings' network, the number that each link has there.
+            no_way: Whether a rank reaches another on a channel only over a link that is gone or avoided, around which the
+                network forwards nothing. Where an algorithm needs such a way, one that moves data between neighbours alone
+                takes its place.
         """
-        self._no_way = no_way
+        self._links, self._no_way = links, no_way
         given = self._given
         if network is given.topology:
             self.settings = given
@@ -369,9 +377,14 @@ class Algorithms:
         version = metadata.version("tacos-ccl")
         engine, target = self.settings.engine, carriers.named(call.carrier).target
         around, no_way = "-around" if self._no_way else "", self._no_way
+        given, links = self._given.topology, self._links if network is whole else ()
         name = (
             f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}{around}-{version}"
         )
+
+        def lowered(schedule: Schedule) -> Program:
+            program = lower(schedule, in_place=True)
+            return rerouted(program, network, given, links) if given and links else program
 
         def program() -> Program:
             wanted = collectives.named(
@@ -383,14 +396,14 @@ class Algorithms:
                 if no_way is None:
                     return found
                 try:
-                    if not any(no_way(*pair) for pair in _pairs(lower(found, in_place=True))):
+                    if not any(no_way(*way) for way in _connections(lowered(found))):
                         return found
                 except ValueError:  # it cannot be lowered, and the defaults may have no way either
                     pass
                 return synthesize(network, wanted, engine="greedy", effort="fast")
 
             schedule = self._shared(described(wanted, network, f"{name}.tacos"), made)
-            return lower(schedule, in_place=True)
+            return lowered(schedule)
 
         return _Candidate(f"{engine} for TACOS_TOPOLOGY ({name})", program)
 
@@ -441,12 +454,12 @@ class Algorithms:
         return _Candidate(f"default {engine}, {chunks} chunks, {kind}{root}{along}", program)
 
 
-def _pairs(program: Program) -> set[tuple[int, int]]:
-    """Which ranks send to which."""
+def _connections(program: Program) -> set[tuple[int, int, int]]:
+    """Which ranks send to which on which channels."""
     return {
-        (rank, peer)
+        (rank, peer, channel)
         for rank in range(program.ranks)
-        for peer, _ in RankExecutor(program, rank).sends_to
+        for peer, channel in RankExecutor(program, rank).sends_to
     }
 
 

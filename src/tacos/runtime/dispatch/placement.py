@@ -1,7 +1,8 @@
 """Which NPU a rank is, and programs with the ranks' own numbers.
 
 Topologies and plans speak of NPUs, a running job of ranks. :func:`place` finds the NPU of each rank,
-:func:`renumbered` turns a program among some NPUs into one among ranks 0, 1, 2, ….
+:func:`renumbered` turns a program among some NPUs into one among ranks 0, 1, 2, …, and :func:`rerouted` gives a program for
+what is left of a network the channels of the whole.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import Collective, CollectivePart, Program
+from tacos._core import Collective, CollectivePart, Program, channel_routes
 from tacos._support.variables import read
 from tacos.collective import kind_of
 from tacos.errors import FormatError
-from tacos.program import FACTS
+from tacos.program import FACTS, replaced
 from tacos.runtime.rendezvous.addresses import is_interface
+from tacos.schedule import routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["here", "ordered", "place", "renumbered"]
+    from tacos._core import Topology
+
+__all__ = ["here", "ordered", "place", "renumbered", "rerouted"]
 
 _BUFFERS = (0, 1)  # input and output
 _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
@@ -213,6 +217,42 @@ def renumbered(program: Program, npus: Sequence[int]) -> Program:
                 steps = np.flatnonzero(mine & (changed[f"{side}_buffer"] == buffer))
                 _move(changed[f"{side}_slot"], steps, changed["count"], slots)
     return Program(**changed)
+
+
+def rerouted(program: Program, network: Topology, whole: Topology, links: Sequence[int]) -> Program:
+    """The same program with channels that lead over the same links when all links of a network are counted.
+
+    Channels take the routes between two NPUs in turn. A program for what is left of a network counts only the routes that
+    are left, but the addresses of the channels are those of the whole network.
+
+    Args:
+        program: For what is left of the network.
+        network: What is left.
+        whole: The whole network, with the same NPUs.
+        links: The number that each link of `network` has in the whole.
+
+    >>> import tacos
+    >>> ways = [(h, s) for h in (0, 1) for s in (2, 3)]
+    >>> both = [(*way, "1GB/s", "1us") for src, dst in ways for way in ((src, dst), (dst, src))]
+    >>> whole = tacos.topology.from_links(2, both, switches=2)
+    >>> left = tacos.topology.drop_links(whole, 0)
+    >>> program = tacos.lower(tacos.synthesize(left, tacos.collective.all_gather(left, "2MB", chunks=1)))
+    >>> rerouted(program, left, whole, range(1, 8)).thread_channel[program.thread_send_peer == 1].tolist()
+    [1]
+    """
+    src = np.where(program.thread_send_peer >= 0, program.thread_rank, program.thread_recv_peer)
+    dst = np.where(program.thread_send_peer >= 0, program.thread_send_peer, program.thread_rank)
+    channels = program.thread_channel.copy()
+    for at, (s, d, channel) in enumerate(
+        zip(src.tolist(), dst.tolist(), channels.tolist(), strict=True)
+    ):
+        if min(s, d) < 0 or not (ways := channel_routes(whole, s, d)):
+            continue
+        now = channel_routes(network, s, d) or [routes(network, pairs=([s], [d])).links.tolist()]
+        route = [links[link] for link in now[channel % len(now)]]
+        if route in ways:
+            channels[at] = ways.index(route) + len(ways) * (channel // len(now))
+    return replaced(program, thread_channel=channels)
 
 
 def _renumbered(

@@ -246,17 +246,17 @@ class Healer:
         """From the next call on, use algorithms for what is left of the network."""
         shares = belief.shares
         try:
-            network = left(self._network, shares)
+            rest = left(self._network, shares)
         except ValueError as error:
             raise CommunicationError(f"there is no way around the dead links: {error}") from None
         before, self.belief = self.belief, belief
         unused = {link for link, share in shares.items() if share <= AVOIDED}
         npus = self._algorithms.npus
 
-        def no_way(src: int, dst: int) -> bool:
-            return not unused.isdisjoint(links_of(self._network, npus, Pair(src, dst)))
+        def no_way(src: int, dst: int, channel: int) -> bool:
+            return not unused.isdisjoint(links_of(self._network, npus, Pair(src, dst, channel)))
 
-        self._algorithms.serve(network, no_way if unused else None)
+        self._algorithms.serve(rest.network, rest.links, no_way if unused else None)
         me = self._communicator.rank
         for link, pair in {**before.pairs, **belief.pairs}.items():
             if me in (pair.src, pair.dst):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tacos import topology as topologies
+from tacos._core import channel_routes
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
@@ -76,7 +77,15 @@ class Verdict(NamedTuple):
     """Slow connections all of whose links serve quick ones too."""
 
 
-def left(network: Topology, shares: Mapping[int, float]) -> Topology:
+class Left(NamedTuple):
+    """What is left of a network."""
+
+    network: Topology
+    links: list[int]
+    """The number that each of its links has in the whole network."""
+
+
+def left(network: Topology, shares: Mapping[int, float]) -> Left:
     """Return a network without its dead links, and without links that are too slow to be useful unless it needs them.
 
     Raises:
@@ -84,34 +93,37 @@ def left(network: Topology, shares: Mapping[int, float]) -> Topology:
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4, bandwidth="1GB/s")
-    >>> left(ring, {0: 0.5}).link_bandwidth_Bps[:2].tolist(), left(ring, {0: 0.1}).links
-    ([500000000, 1000000000], 7)
-    >>> left(ring, {}) is ring
+    >>> left(ring, {0: 0.5}).network.link_bandwidth_Bps[:2].tolist(), left(ring, {0: 0.1}).links
+    ([500000000, 1000000000], [1, 2, 3, 4, 5, 6, 7])
+    >>> left(ring, {}).network is ring
     True
     """
     slow = network
     for link, share in shares.items():
         if share > 0:
             slow = topologies.degrade(slow, link, factor=share)
-    dead = [link for link, share in shares.items() if share == 0]
-    unused = [link for link, share in shares.items() if share <= AVOIDED]
+
+    def without(least: float) -> Left:
+        dropped = [link for link, share in shares.items() if share <= least]
+        links = [link for link in range(network.links) if link not in dropped]
+        return Left(topologies.drop_links(slow, *dropped) if dropped else slow, links)
+
     try:
-        return topologies.drop_links(slow, *unused) if unused else slow
+        return without(AVOIDED)
     except ValueError:
-        return topologies.drop_links(slow, *dead) if dead else slow
+        return without(0)
 
 
 def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
-    """Return the links of a connection: a direct link between its ends, else those of the usual route.
+    """Return the links of a connection: those of its channel's route, else of the usual one.
 
     >>> import tacos
     >>> links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 1)), links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 2))
     ([0], [0, 1])
     """
     src, dst = npus[pair.src], npus[pair.dst]
-    direct = ((network.link_src == src) & (network.link_dst == dst)).nonzero()[0].tolist()
-    if direct:
-        return [direct[pair.channel % len(direct)]]
+    if ways := channel_routes(network, src, dst):
+        return ways[pair.channel % len(ways)]
     return [int(link) for link in routes(network, pairs=([src], [dst])).links]
 
 
