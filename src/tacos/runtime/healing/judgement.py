@@ -168,11 +168,13 @@ def judged(
         counts = Counter(link for pair in sorted(slow) for link in route[pair] if link not in quick)
         link = min(counts, key=lambda one: (-counts[one], one))
         over = sorted(pair for pair in slow if link in route[pair])
-        best = max(over, key=lambda pair: rows[pair][0] / rows[pair][1])
-        rate, normal, _ = rows[best]
+        share = max(rows[pair][0] / rows[pair][1] for pair in over)
+        # Connections that share the link have been slower than it is, and a probe has it to itself: the quickest of them
+        # says most about the link.
+        quickest = max(over, key=lambda pair: rows[pair][1])
         # What a connection is compared with is, over a link that is not well, what is left of it.
         held = shares.get(link, 1.0) or 1.0
-        settle(link, best, held * rate / normal, normal / held)
+        settle(link, quickest, held * share, rows[quickest][1] / held)
         slow -= set(over)
     for pair, (rate, normal, state) in sorted(rows.items()):
         for link in route[pair] if state == "fast" else ():
