@@ -86,7 +86,7 @@ def test_a_speed_that_is_none_is_no_news(said):
 def test_a_link_that_is_quick_again_is_news(prober):
     found = threading.Event()
     trying = Prober("127.0.0.1", found.set)
-    trying.aim([(Pair(0, 1), "127.0.0.1", prober.port, prober.token, 1e3)])
+    trying.aim([(Pair(0, 1), "127.0.0.1", prober.port, prober.token, 1e3, 1.5e3)])
     trying.start()
     try:
         assert found.wait(10.0)

@@ -22,9 +22,18 @@ from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Call
 from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.flight import bytes_of
-from tacos.runtime.healing.judgement import AVOIDED, Belief, Pair, Report, judged, left, links_of
+from tacos.runtime.healing.judgement import (
+    AVOIDED,
+    WELL,
+    Belief,
+    Pair,
+    Report,
+    judged,
+    left,
+    links_of,
+)
 from tacos.runtime.healing.notices import LOG, Notice, tell
-from tacos.runtime.healing.probes import Prober
+from tacos.runtime.healing.probes import BETTER, Prober
 from tacos.runtime.rendezvous.addresses import own_address
 
 if TYPE_CHECKING:
@@ -286,8 +295,11 @@ class Healer:
             if pair.src == me:
                 port, token = self._cards[pair.dst]
                 host = self._carrier.address(pair.dst, pair.channel)
-                held = belief.usual.get(pair, 0.0) * belief.shares[link]
-                targets.append((pair, host, port, bytes.fromhex(token), held))
+                usual = belief.usual.get(pair, 0.0)
+                held = usual * belief.shares[link]
+                # A link that is nearly well can never be much better: that it is well is news, too.
+                news = min(BETTER * held, WELL * usual)
+                targets.append((pair, host, port, bytes.fromhex(token), held, news))
         if belief.shares:
             self._prober.start()
         self._prober.aim(targets)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.healing.judgement import Pair
 
-__all__ = ["Prober"]
+__all__ = ["BETTER", "Prober"]
 
 _HELLO = struct.Struct("!16sI")
 _ANSWER = struct.Struct("!d")
@@ -31,7 +31,7 @@ _SIZES = (64 << 10, 256 << 10)
 _UNTIMED = 3 / 8
 """Of a probe: what a link lets pass at once says nothing about its speed."""
 _SHORT_S = 0.05
-_BETTER = 1.5
+BETTER = 1.5
 """Times the speed that a link is held to have: then the ranks are to meet."""
 _PATIENCE_S = 2.0
 _PAUSE_S = 0.5
@@ -65,7 +65,7 @@ class Prober:
         self.token = secrets.token_bytes(16)
         self.news: dict[Pair, float] = {}
         self._found = found
-        self._targets: dict[Pair, tuple[str, int, bytes, float]] = {}
+        self._targets: dict[Pair, tuple[str, int, bytes, float, float]] = {}
         self._busy: set[Pair] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -78,8 +78,8 @@ class Prober:
             self._run(self._answer)
             self._run(self._probe)
 
-    def aim(self, targets: Iterable[tuple[Pair, str, int, bytes, float]]) -> None:
-        """Probe only these links: each with its peer's host, port and token, and its last known speed."""
+    def aim(self, targets: Iterable[tuple[Pair, str, int, bytes, float, float]]) -> None:
+        """Probe only these links: each with its peer's host, port and token, its last known speed, and what would be news."""
         with self._lock:
             self._targets = {pair: rest for pair, *rest in targets}  # type: ignore[misc]
             self.news.clear()
@@ -145,13 +145,13 @@ class Prober:
             with self._lock:
                 targets = dict(self._targets)
             rounds = rounds + 1 if targets else 0
-            for pair, (host, port, token, held) in targets.items():
+            for pair, (host, port, token, held, news) in targets.items():
                 often = _SPARING if pair in self._busy else 1
                 if rounds % (often if rounds < _EAGER else _SELDOM):
                     continue
                 size = _SIZES[held * _SHORT_S > _SIZES[0] or not held]
                 speed = _tried(host, port, token, size)
-                if speed > _BETTER * held:
+                if speed > news:
                     with self._lock:
                         if pair not in self._targets:
                             continue
