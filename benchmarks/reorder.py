@@ -8,8 +8,9 @@ found from what the probe wrote, and the ring all-reduces of gloo (torch.distrib
 run in ten random orders, in the order found and in the planted one. Orders take turns; a time is that of the slowest rank.
 mpirun starts the ranks with the file openmpi.seq that `tacos reorder -o` writes, a daemon on each host.
 
-Links are slow, so that 16 ranks that wait for messages on a few processors do not count. The parts of a ring are no larger than
-what Open MPI sends at once (64 KiB); larger ones are announced first, which its ring then waits for.
+Links are slow on purpose: 16 ranks share a few processors, and on slow links the time that they spend polling does not affect the
+result. Each message of a ring has at most 64 KiB, which Open MPI sends at once; for a larger message it first sends an announcement
+and waits for the answer.
 
     python -m benchmarks.reorder [--size 512KiB] [--fastest 16Mbit/s] [--rounds 3] [--model-only]
 """

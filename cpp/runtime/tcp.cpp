@@ -22,13 +22,13 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-// Bytes of later calls that are read for notices behind them, of all connections together.
+// Bytes of later calls, over all connections, that are read ahead to find the notices behind them.
 constexpr std::size_t kAhead = std::size_t{64} << 20;
 constexpr std::uint64_t kLongestData = std::uint64_t{1} << 60;  // so that sums of sizes do not wrap
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr double kLongestTimeout = 1e9;  // seconds
 
-// Whether the other end of a socket is on this machine: it is no link that could be slow or die.
+// Whether the other end of a socket is on this machine, so that no network link can be slow or fail.
 bool is_local(int socket) {
   sockaddr_storage name{};
   socklen_t length = sizeof name;
