@@ -410,8 +410,8 @@ void Switch::mirror(const Switch& first, std::uint32_t job) {
   copy->ended = from->ended;
   copy->failure = from->failure;
   copy->furthest = from->furthest;
-  copy->used_us = ~std::uint64_t{0} -
-                  limits_.idle_us;  // never expires here: only the first switch forgets jobs
+  // Never expires here: only the first switch forgets jobs.
+  copy->used_us = ~std::uint64_t{0} - limits_.idle_us;
   jobs_[job] = std::move(copy);
   if (from->generation == 0) return;
   std::vector<Outgoing> none;

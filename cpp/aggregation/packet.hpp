@@ -74,8 +74,8 @@ struct JoinBody {
   std::uint16_t packet_elements;
   std::uint8_t dtype;
   std::uint8_t complete;  // all workers at this operation have all of its results
-  std::uint8_t
-      behind;  // some workers have all results of the previous operation and wait for its end
+  // Some workers have all results of the previous operation and wait for its end.
+  std::uint8_t behind;
   std::array<std::uint8_t, 3> unused;
 };
 static_assert(sizeof(JoinBody) == 96);

@@ -176,8 +176,8 @@ class Switch {
     std::uint64_t operation = 0;
     bool complete = false;
     std::string failure;
-    std::uint64_t furthest =
-        0;  // the latest operation of any worker, if forming a generation failed
+    // The latest operation of any worker, if forming a generation failed.
+    std::uint64_t furthest = 0;
     std::vector<Member> members;  // by their lowest worker
     std::vector<std::array<Use, 2>> slots;
     std::uint64_t used_us = 0;

@@ -23,8 +23,8 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::size_t kBuffer =
-    4 << 10;  // bytes read ahead: headers; values are read directly into their place
+// Bytes read ahead: headers; values are read directly into their place.
+constexpr std::size_t kBuffer = 4 << 10;
 
 }  // namespace
 

@@ -12,8 +12,8 @@ namespace tacos::hub {
 namespace {
 
 constexpr std::int64_t kHelloMs = 5000;  // time for a connection to send its hello
-constexpr std::size_t kSlack =
-    4U << 20;  // bytes that a client may leave unread, besides its answers
+// Bytes that a client may leave unread, besides its answers.
+constexpr std::size_t kSlack = 4U << 20;
 constexpr std::size_t kLongestText = 1024;  // bytes of an error
 
 // Takes the same time wherever the keys differ, so that timing does not reveal a key.

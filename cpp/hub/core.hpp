@@ -135,8 +135,8 @@ class Core {
     std::vector<std::uint32_t> by_rank;
     std::uint64_t latest_first = 0;  // the latest first step of any member
     std::array<std::vector<Ask>, kMostMembers> asks;
-    std::array<std::vector<std::uint64_t>, kMostMembers>
-        clocks;  // stale and asynchronous modes: steps pushed, per member
+    // Stale and asynchronous modes: steps pushed, per member.
+    std::array<std::vector<std::uint64_t>, kMostMembers> clocks;
     std::unordered_map<std::int32_t, std::vector<std::uint32_t>> held;  // delayed answers, by place
     std::unordered_multimap<std::int32_t, Waiting> waiting;             // waiting pulls, by place
     std::shared_ptr<Snapshot> snapshot;

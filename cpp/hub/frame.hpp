@@ -26,8 +26,8 @@ constexpr std::size_t size_of(Wire wire) { return wire == Wire::float32 ? 4 : 2;
 // Flags. The upper four bits are the slot of a pull or put: 0 is the weights, 1 and above the optimizer state.
 constexpr std::uint8_t kQuiet = 1;  // push: answer `done`, without the new weights
 constexpr std::uint8_t kEmpty = 2;  // push: this member has no gradient for the chunk
-constexpr std::uint8_t kShared =
-    4;  // the payload is in the memory that the worker shares with the service
+// The payload is in the memory that the worker shares with the service.
+constexpr std::uint8_t kShared = 4;
 constexpr std::uint8_t kFatal = 8;  // error: the job has failed, not only this request
 constexpr int kSlotShift = 4;
 

@@ -152,8 +152,8 @@ class Branching {
   std::vector<std::int32_t> best_, placed_;
   std::int64_t best_cost_ = 0;
   std::vector<char> used_;
-  std::vector<std::vector<std::vector<std::size_t>>>
-      closing_;  // [term][place]: messages whose later end is there
+  // [term][place]: messages whose later end is there.
+  std::vector<std::vector<std::vector<std::size_t>>> closing_;
   std::vector<std::int64_t> least_;
   std::vector<std::vector<std::int64_t>> load_;
   std::vector<std::vector<Partial>> partial_;  // [places filled][term]

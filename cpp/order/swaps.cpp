@@ -149,8 +149,8 @@ std::vector<std::int32_t> place_search(const OrderProblem& problem,
   for (std::int64_t moves = 0; seating.looked() + moves < work; ++moves) {
     const auto turn = static_cast<std::size_t>(moves) % kMemory;
     auto p = random.below(n), q = random.below(n);
-    if (random.below(2) ==
-        0) {  // bring a near host to a place that this one exchanges messages with
+    // Bring a near host to a place that this one exchanges messages with.
+    if (random.below(2) == 0) {
       const auto host = seating.order()[at(p)];
       const auto near_place = random.below(near_count);
       q = place_of[at(neighbours[at(host) * at(near_count) + at(near_place)])];

@@ -115,8 +115,8 @@ struct Connection {
   bool local = false;  // no link between machines: there is nothing to watch
   bool dead = false;   // nothing gets through any more
   Time began, ended;   // of the message that is read, and of the one before
-  std::size_t timed =
-      0;  // bytes of it that were on their way when it began; 0: too few to tell a speed
+  // Bytes of it that were on their way when it began; 0: too few to tell a speed.
+  std::size_t timed = 0;
   std::uint32_t heard = 0;  // the latest call in which the peer was heard of
   struct Count {
     Seen<std::int64_t> messages, bytes;
@@ -127,8 +127,8 @@ struct Connection {
   LinkWatch watch;           // what comes
   LinkWatch sending;         // what leaves, as the kernel sees it
   std::uint64_t acked = 0;   // bytes that the peer's machine had acknowledged
-  std::uint64_t busy_us =
-      0;  // and for how long some were on their way, when the kernel was last asked
+  // And for how long some were on their way, when the kernel was last asked.
+  std::uint64_t busy_us = 0;
 };
 
 // How messages for people name a rank, and what a call is about.

@@ -97,10 +97,10 @@ class Endpoint {
     std::uint8_t dtype = 0, op = 0;
     bool listed = false;            // a collective of the job
     double begin_s = 0, end_s = 0;  // of the steady clock; end 0: it runs or failed
-    std::vector<std::pair<NodeId, double>>
-        waited;  // seconds for each peer, once it has ended or failed
-    std::vector<std::pair<NodeId, std::string>>
-        needs;  // ranks that steps wait for, as last looked at
+    // Seconds for each peer, once it has ended or failed.
+    std::vector<std::pair<NodeId, double>> waited;
+    // Ranks that steps wait for, as last looked at.
+    std::vector<std::pair<NodeId, std::string>> needs;
   };
   std::vector<CallRecord> calls() const;           // the last ones, oldest first
   std::int64_t listed() const { return listed_; }  // collectives of the job that were begun

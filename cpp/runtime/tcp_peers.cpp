@@ -180,8 +180,8 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
   }
   if (header.kind == Kind::ask) {
     if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
-    if (executor_ == nullptr)
-      return;  // not in a call: the rank that asks waits for this one to start it
+    // Not in a call: the rank that asks waits for this one to start it.
+    if (executor_ == nullptr) return;
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);

@@ -19,8 +19,8 @@ struct Waves {
   std::vector<std::int32_t> store;    // and when it is stored or added
   std::vector<std::uint8_t> aside;    // whether it must not go straight to where it is stored
   std::vector<std::int32_t> act;      // when a step sends, or does what it does alone
-  std::vector<std::int64_t>
-      order;  // twice the step: it stores; that and one: it acts. As they follow
+  // Twice the step: it stores; that and one: it acts. As they follow.
+  std::vector<std::int64_t> order;
 };
 
 // Throws std::invalid_argument if a step is one-sided, or can never run.

@@ -38,8 +38,8 @@ struct PipelineTimes {
   std::vector<std::int32_t> stage, chunk, microbatch;
   std::vector<std::uint8_t> pass;
   std::vector<std::int64_t> start_ps, end_ps;
-  std::vector<std::int32_t>
-      in_flight;  // per stage, the most micro-batches (times chunks) whose activations it holds
+  // Per stage, the most micro-batches (times chunks) whose activations it holds.
+  std::vector<std::int32_t> in_flight;
 };
 
 // Throws std::invalid_argument where a column has the wrong length, or where the passes wait for each other.

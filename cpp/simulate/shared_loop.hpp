@@ -94,8 +94,8 @@ class SharedLoop {
 
  private:
   using Place = FairShare::Place;
-  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30,
-                       kAlarm = 1u << 29;  // events other than arrivals
+  // Events other than arrivals.
+  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30, kAlarm = 1u << 29;
 
   struct Layout {
     std::vector<RouteId> route;              // per connection

@@ -197,8 +197,8 @@ class Replay : public Replayed {
     first_more_.reserve(tasks_.size());
     for (Item item = 0; item < tasks_.size(); ++item) {
       first_more_.push_back(more_waits_.size());
-      more_waits_.resize(more_waits_.size() + at(routes_.legs(route(item)) - 1),
-                         1);  // the leg before
+      // The leg before.
+      more_waits_.resize(more_waits_.size() + at(routes_.legs(route(item)) - 1), 1);
     }
   }
 
