@@ -1,4 +1,4 @@
-// A schedule on its way through an event loop: what both ways of sharing links have in common.
+// A schedule in an event loop: the common part of both service rules for links.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class Replayed {
     }
     return std::move(result_);
   }
-  // For the message about a run that ended early: some transfer that has not started.
+  // Explains why a run ended early: names a transfer that has not started.
   [[noreturn]] void refuse_circle() const {
     std::uint32_t stuck = 0;
     for (const Task& task : tasks_) {
@@ -73,7 +73,7 @@ class Replayed {
     return {tasks_[item].lane, tasks_[item].transfer, bytes(item)};
   }
 
-  // A transfer is complete at one of its destinations.
+  // Records that a transfer is complete at one of its destinations.
   void arrived(Item item, std::size_t end, Time now) {
     const NodeId node = routes_.destinations(route(item))[end];
     if (!routes_.topology().is_npu(node)) return;
@@ -89,7 +89,7 @@ class Replayed {
   const Routes& routes_;
   const Options& options_;
   const Delays delays_;
-  // Of every chunk, or 0: then looking it up is a walk through memory.
+  // The size of every chunk, or 0 if they differ; avoids a slow lookup.
   const std::int64_t uniform_bytes_;
   std::span<Task> tasks_;
   Turns turns_;
