@@ -1,8 +1,8 @@
-"""The flight recorder: the last collectives of a rank, written to a file when something goes wrong, and what several such files tell.
+"""The flight recorder writes the last collectives of a rank to a file when something goes wrong, and analyses such files.
 
-Every communicator keeps its last calls in a ring. ``TACOS_FLIGHT`` names a folder; a rank writes ``rank<n>.flight.json`` there
-when a call fails or runs out of time, and whenever it gets the signal ``SIGUSR2``. ``tacos info FOLDER`` reads the
-files of all ranks and says which rank fell behind first.
+Every communicator keeps its last calls in a ring buffer. ``TACOS_FLIGHT`` names a directory, to which a rank writes
+``rank<n>.flight.json`` when a call fails or times out, and whenever it receives the signal ``SIGUSR2``.
+``tacos info DIRECTORY`` reads the files of all ranks and reports which rank fell behind first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 
 _OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _folder: Path | None = None
 _lock = threading.RLock()
-"""A signal may come while a dump is written, and asks for another in the same thread."""
+"""Reentrant, because a signal may request a dump in the thread that is writing one."""
 _heeds_signal = False
 
 
@@ -75,16 +75,16 @@ Entry = list[Any]
 class Recorder:
     """The last calls of one communicator.
 
-    Carriers that record their calls themselves, which costs less, are asked for them when a dump is written.
+    Some carriers record their calls themselves, which costs less; a dump asks them for their records.
 
     Attributes:
-        ring: The last calls that no carrier records.
-        failures: How many calls failed.
+        ring: The last calls that carriers do not record.
+        failures: Number of calls that failed.
 
     Args:
         rank: This rank's number in the communicator.
         members: The numbers that its ranks have in the whole job.
-        details: What the carriers know of their last calls and links, asked for when a dump is written.
+        details: Returns the carriers' last calls and links; called when a dump is written.
     """
 
     def __init__(
@@ -102,31 +102,31 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """How many calls there were."""
+        """Number of calls so far."""
         return self._counted(self._details())
 
     def _counted(self, carriers: list[dict[str, Any]]) -> int:
         return self._count + sum(int(carrier.get("count", 0)) for carrier in carriers)
 
     def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
-        """What the algorithm with this number is."""
+        """Set the name of an algorithm."""
         self._names[number] = kind, algorithm, carrier
 
     def begin(self, number: int, call: Call) -> Entry:
-        """A call begins that no carrier records."""
+        """Record the begin of a call that the carrier does not record."""
         self._count += 1
         entry: Entry = [number, call, time.monotonic(), 0.0, ""]
         self.ring.append(entry)
         return entry
 
     def end(self, entry: Entry) -> None:
-        """It has ended."""
+        """Record the end of a call."""
         entry[3] = time.monotonic()
 
     def fail(self, number: int, call: Call, error: BaseException, entry: Entry | None) -> None:
         """Record that the call failed, and write a dump if ``TACOS_FLIGHT`` is set.
 
-        ``entry`` is None where the carrier records the call.
+        ``entry`` is None if the carrier records the call.
         """
         self.failures += 1
         now, text = time.monotonic(), f"{type(error).__name__}: {error}"
@@ -134,14 +134,14 @@ class Recorder:
             self._errors[began] = text, now
             if len(self._errors) > _KEPT:
                 del self._errors[next(iter(self._errors))]
-        else:  # if a carrier has failed before, it does not even begin the call
+        else:  # a carrier that failed before does not begin the call
             entry = entry or self.begin(number, call)
             entry[3], entry[4] = now, text
         if _folder is not None:
             dump(str(error) or type(error).__name__)
 
     def _running(self) -> float | None:
-        """When the last call began that a carrier records and that has not ended."""
+        """Return when the last recorded call of a carrier began, if it has not ended."""
         rows = [row for carrier in self._details() for row in carrier.get("calls", ())]
         began = [row["begin_s"] for row in rows if row["listed"] and not row["end_s"]]
         return max((time for time in began if time not in self._errors), default=None)

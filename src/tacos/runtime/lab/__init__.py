@@ -182,7 +182,8 @@ class Lab:
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the caller only, which then closes the lab in order
+            # Ctrl-C reaches the caller only, which then closes the lab in order.
+            start_new_session=True,
         )
         theirs.close()
         try:
