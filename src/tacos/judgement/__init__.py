@@ -125,7 +125,7 @@ def judge(
     nccl_log: str | os.PathLike[str] | Log | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Judgement:
-    """Say how good measured times are for a network, and what may be wrong.
+    """Compare measured times with what a network allows, and name likely problems.
 
     Args:
         log: Output of nccl-tests, rccl-tests, an OSU benchmark or ``tacos run``; lines of ``NCCL_DEBUG=INFO`` in it count too.
