@@ -1,4 +1,4 @@
-"""Training that heals: unmodified DDP in a lab network, one of whose links is cut to a tenth, or taken out, or comes back.
+"""Training that heals: unmodified DDP in a lab network in which a link slows down to a tenth, fails, or recovers.
 
 The ranks train a small model on a ring, a torus, or a star of hosts that have a link to each of two switches. In the middle of it the
 lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and

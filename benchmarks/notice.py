@@ -1,4 +1,4 @@
-"""What it costs to notice: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
+"""The cost of observation: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
 
 The core keeps both, and can be told not to. The two ways run in turn, in the same processes on the same data, over TCP. What counts is
 the ratio of the medians, call by call of the slowest rank, from the median of their differences, with the interval that holds it in 95 of
