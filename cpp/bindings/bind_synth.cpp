@@ -103,7 +103,7 @@ void bind_synth(nb::module_& m) {
       },
       "schedule"_a, nb::kw_only(), "seed"_a = 0, "hops"_a, "goal_ps"_a = 0, "provenance"_a = "{}",
       "progress"_a = nb::none(),
-      "The schedule after local search over the transfers of finished values; see tacos.refine.");
+      "The schedule after local search over what spreads finished values; see tacos.refine.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Whether greedy works step by step, with 9 bytes per transfer.");

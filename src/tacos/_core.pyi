@@ -812,7 +812,7 @@ def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), or
 
 def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    The schedule after local search over the transfers of finished values; see tacos.refine.
+    The schedule after local search over what spreads finished values; see tacos.refine.
     """
 
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:

@@ -41,7 +41,7 @@ __all__ = ["ENGINE", "exchange"]
 
 _MOST_MEMBERS = 128
 _MOST_TRANSFERS = 100_000
-"""Largest number of transfers of a plan with one chunk (chosen); more take too long to synthesize."""
+"""Largest number of transfers of a plan with one chunk; more take too long to synthesize for so few bytes."""
 _MOST_BYTES = 1_000_000
 """Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
