@@ -1,8 +1,8 @@
 """Speed and memory of the simulator: nanoseconds and bytes per transfer, against 120 ns.
 
 ``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time, of one
-core. Memory is the peak that a run adds to the process, with the trace and without it, and without it also with
-jitter, which gives every transfer its own arrival time.
+core. Memory is what a run adds to the process at its peak, the trace included; and without a trace, also with
+jitter, which makes every transfer come at a moment of its own.
 """
 
 from __future__ import annotations

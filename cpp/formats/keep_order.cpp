@@ -330,7 +330,7 @@ class Keeper {
     pieces_.push_back({dst, -1, src, channel, from(begin + to_receive)});
   }
 
-  // The first channel that this pair does not use yet and on which both ranks have room for a peer.
+  // The first channel that the pair does not use and on which both have room for a peer.
   std::int32_t free_channel(NodeId src, NodeId dst) {
     auto& next = next_channel_[{src, dst}];
     while (peers_out_[{src, next}] >= options_.peers || peers_in_[{dst, next}] >= options_.peers) {
@@ -347,7 +347,7 @@ class Keeper {
   const Program& program_;
   const OrderOptions& options_;
   const Graph graph_;
-  Dependencies all_, needed_;  // per step: all dependencies, and those that are not implied
+  Dependencies all_, needed_;  // per step: what it waits for, and what of this does not follow
   std::vector<Piece> pieces_;
   std::map<std::pair<NodeId, NodeId>, std::int32_t> next_channel_;
   std::map<std::pair<NodeId, std::int32_t>, std::int32_t> peers_out_, peers_in_;  // rank, channel

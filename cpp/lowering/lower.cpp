@@ -459,7 +459,7 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
   // Sums that several ranks add up need an order, which depends on the transfers of all ranks.
   const bool all_ranks = !rank || !each_sum_made_once(schedule, *rank, alone);
-  // One rank's share of an orbit has only the links of the stored transfers, not of their images.
+  // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
   const bool all = all_ranks || (window > 0 && routes_share_links(schedule));
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;

@@ -36,7 +36,7 @@ class Delays {
     return ready;
   }
 
-  // The delay that jitter and summing add to the arrival of a leg at one of its ends.
+  // What jitter and summing add to the time at which a leg arrives at one of its ends.
   Time at_end(const What& what, std::uint32_t leg, std::size_t end) const {
     Time time = 0;
     if (options_.jitter > 0) {

@@ -136,7 +136,7 @@ bool ends_at(const Topology& topology, std::span<const LinkId> route, NodeId nod
   return last >= 0 && last < topology.links() && topology.dst(last) == node;
 }
 
-// The link of a channel: channels are assigned to parallel links in turn.
+// Channels take parallel links in turn.
 LinkId parallel(const Topology& topology, NodeId src, NodeId dst, std::int32_t channel) {
   std::vector<LinkId> direct;
   for (const LinkId link : topology.out_links(src)) {

@@ -73,7 +73,7 @@ class Replayed {
     return {tasks_[item].lane, tasks_[item].transfer, bytes(item)};
   }
 
-  // Records that a transfer is complete at one of its destinations.
+  // A transfer is complete at one of its destinations.
   void arrived(Item item, std::size_t end, Time now) {
     const NodeId node = routes_.destinations(route(item))[end];
     if (!routes_.topology().is_npu(node)) return;
@@ -89,7 +89,7 @@ class Replayed {
   const Routes& routes_;
   const Options& options_;
   const Delays delays_;
-  // The size of every chunk, or 0 if they differ; avoids a slow lookup.
+  // Of every chunk, or 0: then looking it up is a walk through memory.
   const std::int64_t uniform_bytes_;
   std::span<Task> tasks_;
   Turns turns_;

@@ -8,9 +8,9 @@
 //   recv_send, recv_reduce_send, recv_reduce_forward   receive, and then send like a send;
 //   get, get_reduce           receive a message from the peer, and are complete when it has arrived (and been
 //                             added).
-// A signal is a message without bytes on its thread's connection, so it arrives after the thread's earlier
-// puts. A message takes the route of its thread, or the default route: the direct
-// link (channels are assigned to parallel links in turn, as in lift), or else the result of shortest_routes.
+// A signal is a message without bytes on its thread's connection, so it arrives after what the thread
+// has put there before. A message takes the route of its thread, or the default one: the direct
+// link (channels take parallel links in turn, as in lift), else what shortest_routes finds.
 //
 // Links serve the messages
 //   dependencies  one at a time, by (ready time, position), see service.hpp;

@@ -314,9 +314,9 @@ class Schedule:
     """
     All transfers of a collective, with their times.
 
-    Immutable. Transfers with the same route, operation and source buffer form a lane; a transfer is a
-    chunk and a start in units of `quantum_ps`. An orbit stores only the transfers of representatives and
-    a symmetry; expand() makes all transfers explicit.
+    Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a
+    chunk and a start in units of `quantum_ps`. An orbit stores the transfers of representatives and a
+    symmetry instead of all transfers; expand() writes them out.
     """
 
     def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, given_away: bool = False) -> None:

@@ -290,15 +290,14 @@ class Algorithms:
         return found[0]
 
     def serve(self, network: Topology, no_way: Callable[[int, int], bool] | None = None) -> None:
-        """From now on, choose algorithms for this network; all ranks must call this between the same calls.
+        """From now on, choose algorithms for this network; all ranks must do so between the same calls.
 
         Plans are for the network that the settings name. Algorithms that were already prepared are kept.
 
         Args:
-            network: The network to synthesize for.
-            no_way: Returns whether a rank reaches another only over a link that is gone or avoided, and the network
-                does not forward around it. An algorithm that needs such a path is replaced by one that only moves data
-                between neighbours.
+            network: What to synthesize for.
+            no_way: Whether a rank reaches another only over a link that is gone or avoided, around which the network forwards
+                nothing. Where an algorithm needs such a way, one that moves data between neighbours alone takes its place.
         """
         self._no_way = no_way
         given = self._given
@@ -386,7 +385,7 @@ class Algorithms:
                 try:
                     if not any(no_way(*pair) for pair in _pairs(lower(found, in_place=True))):
                         return found
-                except ValueError:  # it cannot be lowered, and the defaults may need missing paths
+                except ValueError:  # it cannot be lowered, and the defaults may have no way either
                     pass
                 return synthesize(network, wanted, engine="greedy", effort="fast")
 
@@ -443,7 +442,7 @@ class Algorithms:
 
 
 def _pairs(program: Program) -> set[tuple[int, int]]:
-    """Return the pairs of ranks that communicate."""
+    """Which ranks send to which."""
     return {
         (rank, peer)
         for rank in range(program.ranks)

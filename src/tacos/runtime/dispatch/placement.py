@@ -1,7 +1,7 @@
 """The NPU of each rank, and programs renumbered from NPUs to ranks.
 
-Topologies and plans use NPUs, a running job uses ranks. :func:`place` finds the NPU of each rank, and
-:func:`renumbered` turns a program for some NPUs into one for ranks 0, 1, 2, ….
+Topologies and plans speak of NPUs, a running job of ranks. :func:`place` finds the NPU of each rank,
+:func:`renumbered` turns a program among some NPUs into one among ranks 0, 1, 2, ….
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def left(network: Topology, shares: Mapping[int, float]) -> Topology:
 
 
 def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
-    """Return the links of a connection: a direct link between its ends, otherwise those of the usual route.
+    """Return the links of a connection: a direct link between its ends, else those of the usual route.
 
     >>> import tacos
     >>> links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 1)), links_of(tacos.topology.ring(4), [0, 1, 2, 3], Pair(0, 2))
@@ -158,7 +158,7 @@ def judged(
         over = sorted(pair for pair in slow if link in route[pair])
         best = max(over, key=lambda pair: rows[pair][0] / rows[pair][1])
         rate, normal, _ = rows[best]
-        # Over a degraded link, a connection is compared with the link's remaining speed.
+        # What a connection is compared with is, over a link that is not well, what is left of it.
         held = shares.get(link, 1.0) or 1.0
         settle(link, best, held * rate / normal, normal / held)
         slow -= set(over)
