@@ -1,11 +1,11 @@
-"""In-network aggregation: packets per second of the switch beside a plain UDP echo, and all-reduces in lab networks.
+"""In-network aggregation: packets per second of the switch and of a plain UDP echo, and all-reduces in lab networks.
 
     python benchmarks/aggregation.py [--only packets|kernel|lab] [--packets N] [--rate 20Mbit/s] [--size BYTES]
 
 The echo has the same loop and the same system calls, and sends every datagram back. Both get the same packets from the
-same sender, in turns, on the loopback device. As root and with clang, the same packets go through the XDP program too, between
-two network namespaces, and the kernel says how long it takes for each. The lab builds stars of hosts from network namespaces; their switch runs
-the program that adds up.
+same sender, in turns, on the loopback device. As root and with clang, the same packets also go through the XDP program, between
+two network namespaces, and the kernel measures its time per packet. The lab builds stars of hosts from network namespaces; their switch runs
+``tacos switch``.
 """
 
 from __future__ import annotations

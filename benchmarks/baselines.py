@@ -1,4 +1,4 @@
-"""Baselines beside the figures of the papers they come from, and how long they take to make.
+"""Baselines compared with the figures of their papers, and the time to construct them.
 
 MultiTree against rings on an 8x8 torus as its paper has it (150 ns, 16 GB/s, 32 KiB to 64 MiB; 2.2
 times faster than a ring, 1.51 times faster than a 2D ring); Themis on networks of 1,024 NPUs with 64

@@ -1,4 +1,4 @@
-"""The bound: the exact optima of machines against what is found, and how long that takes.
+"""The bound: exact optima of machines against the computed bounds, and the time to compute them.
 
 The optima (GB/s of an all-gather) are ForestColl's, computed once with another solver; an all-reduce has
 half of each. Times are the best of five.

@@ -1,6 +1,6 @@
 """A training step with DDP through our backend and through gloo's, on one machine.
 
-Both train the same model in turns, step by step, so that whatever else the machine does hits both.
+Both train the same model in turns, step by step, so that other load on the machine affects both.
 Medians of a step in milliseconds with their quartiles, and the ratio of the medians; then the
 all-reduces alone. Needs torch: pip install 'tacos-ccl[torch]'.
 """

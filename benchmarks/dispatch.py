@@ -1,9 +1,9 @@
-"""Handing out work: how busy the workers of a sweep are kept, with tasks that only sleep.
+"""Distributing work: how busy the workers of a sweep are, with tasks that only sleep.
 
     python benchmarks/dispatch.py [--workers 8] [--tasks 10000] [--ms 10]
 
-Busy is the time that all tasks sleep together, over the time that all workers had. The first row hands out each task by itself, as
-executors do; the last one is of a Dask cluster on this machine, where Dask is installed.
+Busy is the total time of all tasks divided by the total time of all workers. The first row submits each task separately, as
+executors do; the last one is a Dask cluster on this machine, if Dask is installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long exported programs take when they are executed, beside their schedules and the bound.
+"""Executed times of exported programs, compared with their schedules and the bound.
 
 For every network, collective and size: the best schedule, its MSCCL file, and the file's time with links that keep
 the order of the schedule, that serve first come, first served, and that concurrent messages share fairly. All
-ratios are to the schedule's own time. A row that misses the goal says what limits it.
+ratios are to the schedule's own time. A row that misses the goal names its limit.
 
 The goal: in order at most 1.02; first come, first served and shared at most 1.02 on networks without switches, elsewhere 1.05
 on nine rows out of ten and 1.15 on all of them.

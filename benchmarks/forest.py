@@ -1,7 +1,7 @@
-"""The forest engine: how fast trees are found, how high they are, and what their schedules reach.
+"""The forest engine: time to find trees, their heights, and the quality of their schedules.
 
-Optima (GB/s of an all-gather) are ForestColl's, computed once with another solver; the seconds beside
-are what its public code takes for its trees on one slow core, where that was measured.
+Optima (GB/s of an all-gather) are ForestColl's, computed once with another solver. The seconds next to them are the
+time of its public code for its trees on one slow core, where it was measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Speed of the formats of algorithms: a 128-NPU all-reduce out, in, and verified, and from each to each.
+"""Speed of algorithm formats: writing, reading, verifying and converting a 128-NPU all-reduce.
 
-Times depend on the machine; the reference is what parsing the same XML costs without doing anything.
+Times depend on the machine; the reference is the time to parse the same XML without using it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The greedy engine and the verifier on a GPU: the same schedules as on the CPU, and how fast.
+"""The greedy engine and the verifier on a GPU: the same schedules as on the CPU, and their speed.
 
     python benchmarks/gpu_synthesis.py            # all; about 5 minutes, and 40 GiB of memory
     python benchmarks/gpu_synthesis.py --quick    # up to 4,096 NPUs
 
 First random small problems: the GPU's schedule must be the CPU's, transfer by transfer. Then tori and meshes, each
-with the seconds of its parts and, up to 4,096 NPUs, the CPU's synthesis beside. The second run counts: the first one
+with the seconds of its parts and, up to 4,096 NPUs, those of the CPU's synthesis. The second run counts, because the first one
 loads the kernels.
 """
 

@@ -2,9 +2,9 @@
 
     python benchmarks/groups.py [--small]
 
-The greedy engine with one chunk per part, verified; seconds include neither the bound nor the verification. Published for 512 NPUs, on
-other networks: 701 s for an all-to-all of a synthesizer for process groups, 365 s for an all-reduce of TACOS. Where a group is scattered, the
-bound counts neither the NPUs that must pass its chunks on nor, for an all-reduce, that sums are made before they are spread.
+The greedy engine with one chunk per part, verified; seconds include neither the bound nor the verification. Published times for 512 NPUs, on
+other networks: 701 s for an all-to-all of a synthesizer for process groups, 365 s for an all-reduce of TACOS. If a group is scattered, the
+bound counts neither the NPUs that must forward its chunks nor, for an all-reduce, that sums are complete before they are distributed.
 """
 
 from __future__ import annotations

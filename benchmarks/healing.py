@@ -1,10 +1,10 @@
-"""Training that heals: unmodified DDP in a lab network, one of whose links is cut to a tenth, or taken out, or comes back.
+"""Training that heals: unmodified DDP in a lab network in which a link slows down to a tenth, fails, or recovers.
 
-The ranks train a small model on a ring, a torus, or a star of hosts that have a link to each of two switches. In the middle of it the
+The ranks train a small model on a ring, a torus, or a star of hosts with a link to each of two switches. During training, the
 lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and
-go on with an algorithm for what is left. The time of a step before the change,
-after it, and what synthesis predicts for the changed network: the step before, less the all-reduce of the whole network, plus that
-of the changed one. A loss that a run without any change has, too, shows that nothing was lost.
+continue with an algorithm for the remaining network. The table has the time of a step before
+and after the change, and the prediction for the changed network: the step before, minus the all-reduce of the whole network, plus that
+of the changed one. The final loss equals that of a run without a change, which shows that no data were lost.
 
     python -m benchmarks.healing [slow] [dead] [back] [dead-back] [never] [--network ring] [--json]
 

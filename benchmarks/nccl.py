@@ -1,10 +1,10 @@
-"""The model of stock NCCL beside what was measured, point by point.
+"""The model of stock NCCL compared with measurements, point by point.
 
 Measured are nccl-tests' times of all-reduce in A100 and V100 boxes (VIA-Research/vTrain, sizes in MiB), and bandwidths
 of 1 GiB and latencies in H100 boxes (meta-pytorch/autoparallel, NCCL 2.27.5), and the share of the NICs' bandwidth
 that rings between boxes reach (aliyun/SimAI, ``nic_ratio.csv``), on which nothing was fitted. ``--vtrain FOLDER`` takes vTrain's
-``trace`` folder and adds the error over all its rows, most of which no parameter was fitted on. Then what the
-engine ``nccl`` makes on an ideal network, beside the estimate and the synthesized schedule.
+``trace`` directory and adds the error over all its rows; no parameter was fitted on most of them. Then the times of the
+engine ``nccl`` on an ideal network, with the estimate and the synthesized schedule.
 """
 
 from __future__ import annotations

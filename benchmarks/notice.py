@@ -1,8 +1,8 @@
-"""What it costs to notice: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
+"""The cost of observation: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
 
-The core keeps both, and can be told not to. The two ways run in turn, in the same processes on the same data, over TCP. What counts is
-the ratio of the medians, call by call of the slowest rank, from the median of their differences, with the interval that holds it in 95 of
-100 resamplings.
+The core keeps both, and can be told not to. The two variants take turns, in the same processes on the same data, over TCP. The result is
+the ratio of the medians, call by call for the slowest rank, from the median of their differences, with a 95 % interval from
+resampling.
 
     python -m benchmarks.notice [--ranks 4] [--rounds 400]
 """

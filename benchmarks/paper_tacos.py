@@ -2,8 +2,8 @@
 
 The published evaluation (Won et al., MICRO 2024) sets ring, direct, recursive halving-doubling,
 double binary tree, BlueConnect, Themis, MultiTree and C-Cube against synthesized schedules, in a
-simulator, on regular, hierarchical, heterogeneous and asymmetric networks. Its settings per figure
-are not public in a form that could be followed, so sizes and speeds here are our own: all-reduce,
+simulator, on regular, hierarchical, heterogeneous and asymmetric networks. The settings of its figures
+are not public in enough detail to follow, so sizes and speeds here are our own: all-reduce,
 links of 50 GiB/s and 500 ns that are busy for latency and transfer (``blocking``). Only where another
 paper gives settings and a figure (MultiTree on an 8x8 torus) are both printed. Every schedule is
 verified.

@@ -1,4 +1,4 @@
-"""How good schedules are: one table, with the bound beside every row, against published results and targets.
+"""Quality of schedules: one table with the bound in every row, against published results and targets.
 
 Sections (all, or those named as arguments):
 
@@ -12,8 +12,8 @@ Sections (all, or those named as arguments):
 - ``auto``: against the best single engine on 12 networks, 5 collectives and 8 sizes (``--every N``: each N-th).
 - ``refine``: what local search gains.
 
-A goal that lies below the bound says ``none``: TE-CCL leaves latencies out that are small beside an epoch, and TACCL
-lets chunks that travel together share one, which our rule for ``blocking`` does not.
+A goal below the bound is shown as ``none``: TE-CCL ignores latencies that are small compared with an epoch, and in TACCL
+chunks that are sent together share one latency, which our rule for ``blocking`` does not allow.
 """
 
 from __future__ import annotations

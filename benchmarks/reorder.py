@@ -1,15 +1,16 @@
 """Rank orders: planted racks in the model, and unmodified gloo and Open MPI on a lab network in racks.
 
-Model: costs between hosts in racks, with noise of 10 %, shuffled. Printed are the gain over the mean of random orders,
-the planted order's cost beside the one found, the gap to the lower bound, and the time of the search.
+Model: shuffled costs between hosts in racks, with noise of 10 %. The table shows the gain over the mean of random orders, the
+cost compared with the planted order's, the gap to the lower bound, and the time of the search.
 
-Lab: 16 hosts in 4 racks, each rack's uplink as fast as one host's link, numbered at random. The network is probed, the order is
-found from what the probe wrote, and the ring all-reduces of gloo (torch.distributed) and of Open MPI (coll/tuned), both unmodified,
-run in ten random orders, in the order found and in the planted one. Orders take turns; a time is that of the slowest rank.
-mpirun starts the ranks with the file openmpi.seq that `tacos reorder -o` writes, a daemon on each host.
+Lab: 16 hosts in 4 racks, numbered at random; each rack's uplink is as fast as one host's link. The network is probed, the order is
+found from the probe's file, and the ring all-reduces of unmodified gloo (torch.distributed) and Open MPI (coll/tuned)
+run in ten random orders, in the order found and in the planted one. Orders take turns; each time is that of the slowest rank.
+mpirun starts the ranks with the file openmpi.seq that `tacos reorder -o` writes, with a daemon on each host.
 
-Links are slow, so that 16 ranks that wait for messages on a few processors do not count. The parts of a ring are no larger than
-what Open MPI sends at once (64 KiB); larger ones are announced first, which its ring then waits for.
+Links are slow on purpose: 16 ranks share a few processors, and on slow links the time that they spend polling does not affect the
+result. Each message of a ring has at most 64 KiB, which Open MPI sends at once; for a larger message it first sends an announcement
+and waits for the answer.
 
     python -m benchmarks.reorder [--size 512KiB] [--fastest 16Mbit/s] [--rounds 3] [--model-only]
 """

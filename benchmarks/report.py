@@ -114,7 +114,7 @@ def page(results: list[Result], jobs: int = 1) -> str:
     together = "one after the other" if jobs == 1 else f"{jobs} at a time"
     where = (
         f"What `make bench` printed on {machine()}, for tacos {tacos.__version__}, on {made}, "
-        f"{together}. The load was {os.getloadavg()[2]:.1f}: where that is more than the cores, other work took its share, and "
+        f"{together}. The load was {os.getloadavg()[2]:.1f}: if that exceeds the number of cores, other work slowed it down, and "
         "ratios within a table say more than seconds. A section that names another machine was measured there.\n"
     )
     parts = ["# Benchmarks\n\n<!-- written by benchmarks/report.py -->\n", where]

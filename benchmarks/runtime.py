@@ -1,8 +1,8 @@
 """The executor against gloo: an all-reduce of 4 ranks on this machine.
 
-A ring runs through our executor and, in turn with it, gloo's own all-reduce, in the same processes on the
-same data. Times are medians with the quartiles, and what counts is their ratio: below 1 we are faster.
-Needs torch; without it the ring is timed alone.
+A ring on our executor and gloo's own all-reduce take turns, in the same processes on the
+same data. Times are medians with quartiles. The ratio matters: below 1, our executor is faster.
+Needs torch; without it, only the ring is timed.
 
     python benchmarks/runtime.py [--ranks 4] [--tcp]
 """

@@ -1,11 +1,11 @@
-"""Large schedules: how long it takes to find, check, retime, simulate, save and load one, by number of threads.
+"""Large schedules: time to find, verify, retime, simulate, save and load one, by number of threads.
 
     python benchmarks/scale.py [TOPOLOGY …] [--threads 1,2,16] [--kind all-gather] [--only verify,…] [--json]
 
 One chunk per NPU over equal links; ``torus:200x200`` is 40,000 NPUs, 1.6 billion transfers and 13 GB per schedule. Each row is
-one operation on one schedule with one number of threads: seconds, nanoseconds per transfer, what it needs beside the schedule
-in memory as a share of the schedule's own, and a reference of the same run: the synthesis with as many threads for
-verification, a plain copy of the schedule's bytes to and from the same disk for saving and loading. Retiming and simulating use one
+one operation on one schedule with one number of threads: seconds, nanoseconds per transfer, its additional memory
+as a share of the schedule's, and a reference from the same run: for verification, the synthesis with the same number of threads;
+for saving and loading, a plain copy of the schedule's bytes to and from the same disk. Retiming and simulating use one
 thread; they run for schedules of up to ``--most`` transfers.
 """
 

@@ -1,7 +1,7 @@
 """The symmetric engine: steps against the bound, seconds, memory, and seconds to verify.
 
-Each row runs in a process of its own, so that its memory can be told: what is there with the
-topology, and what synthesis adds at its peak. 1 MiB chunks, 50 GiB/s, 0.5 us, blocking, one chunk
+Each row runs in its own process, so that its memory can be measured: the memory with the
+topology, and the peak that synthesis adds. 1 MiB chunks, 50 GiB/s, 0.5 us, blocking, one chunk
 per NPU.
 """
 

@@ -1,4 +1,4 @@
-"""Quality and speed of the synthesizers, beside what the published system and the theory say.
+"""Quality and speed of the synthesizers, compared with the published system and the theory.
 
 All-gather of 1 MiB chunks over links of 50 GiB/s and 500 ns under the blocking model, as the
 published TACOS was measured: collective time in steps against the fewest steps that the worst NPU

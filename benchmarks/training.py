@@ -3,8 +3,8 @@
     python -m benchmarks.training --data DIRECTORY        # or TACOS_TEST_DATA; add --rows for every row
     python -m benchmarks.training --headline              # what synthesized collectives gain; takes minutes
 
-The directory holds ``training/steps.csv`` and ``training/vtrain-single-node.csv``: published steps, one row each. What a source does
-not say is in :data:`SOURCES`: the network, the software, and what overlaps. Nothing is set by row.
+The directory holds ``training/steps.csv`` and ``training/vtrain-single-node.csv``: published steps, one row each. :data:`SOURCES` has
+what a source leaves out: the network, the software, and what overlaps. Nothing is set for single rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The viewer: how large its page is, how long it takes to write, to open and to draw a moment.
+"""The viewer: the size of its page, and the time to write it, to open it and to draw a moment.
 
 Opening and drawing need playwright and Chromium (make browser); software rendering here.
 """

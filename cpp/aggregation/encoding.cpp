@@ -111,7 +111,7 @@ std::size_t words_of(DType dtype) {
 std::int16_t block_exponent(const void* data, std::size_t count, DType dtype) {
   const std::uint32_t most = greatest(data, count, dtype);
   if (most >= kInfinite) return kNonFinite;
-  // Subnormal numbers have the exponent field 0, and 2^-126 above them.
+  // Subnormal numbers have the exponent field 0; they are below 2^-126.
   return static_cast<std::int16_t>(static_cast<int>(most >> 23) - 126);
 }
 

@@ -1,4 +1,4 @@
-// Generations: how workers join a job and leave it, and what begins and ends the adding.
+// Generations: how workers join and leave a job, and when aggregation begins and ends.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -9,7 +9,7 @@ namespace tacos::aggregation {
 
 namespace {
 
-// Workers that wait for others join again and again; one that is silent for longer has died.
+// Waiting workers repeat their join packets. A worker that sends none for this long has died (chosen).
 constexpr std::uint64_t kSilent_us = 5'000'000;
 
 std::uint64_t all_of(std::uint16_t workers) {
@@ -155,7 +155,7 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
       ++counters_.old;
       return;
     }
-    if (!member.failure.empty()) {  // it did not hear of it
+    if (!member.failure.empty()) {  // the notice of the failure did not reach it
       member.attempt = body.attempt;
       answer(NoticeCode::failed, member.furthest, member.failure);
       return;
@@ -173,7 +173,7 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
       }
       return;
     }
-    // The generation that this attempt belonged to has ended, and the notice is on its way or lost.
+    // The generation of this attempt has ended; its notice is in flight or lost.
     if (body.attempt == member.attempt) {
       answer(NoticeCode::dissolved, 0, "");
       return;
@@ -250,7 +250,7 @@ void Switch::formed(Job& job, std::vector<Outgoing>& out) {
   job.parent_join = {.token = job.token,
                      .job = job_name(job.name),
                      .members = members_,
-                     .incarnation = random(),  // so that the parent takes it for a new worker
+                     .incarnation = random(),  // makes the parent treat it as a new worker
                      .operation = job.operation,
                      .elements = most->elements,
                      .attempt = 1,
@@ -410,13 +410,14 @@ void Switch::mirror(const Switch& first, std::uint32_t job) {
   copy->ended = from->ended;
   copy->failure = from->failure;
   copy->furthest = from->furthest;
-  copy->used_us = ~std::uint64_t{0} - limits_.idle_us;  // the first switch forgets it
+  // Never expires here: only the first switch forgets jobs.
+  copy->used_us = ~std::uint64_t{0} - limits_.idle_us;
   jobs_[job] = std::move(copy);
   if (from->generation == 0) return;
   std::vector<Outgoing> none;
   const auto count = replies_.size();
   begin(*jobs_[job], from->generation, none);
-  replies_.resize(count);  // the first switch has welcomed all
+  replies_.resize(count);  // the first switch has already sent the welcomes
   changes.clear();
   --counters_.generations;
 }

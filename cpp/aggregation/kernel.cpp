@@ -12,11 +12,11 @@ namespace tacos::aggregation {
 namespace {
 
 constexpr int kLookup = 1, kUpdate = 2;   // commands of bpf(2)
-constexpr std::uint64_t kUnderLock = 4;   // BPF_F_LOCK: a value is replaced under its lock
-constexpr std::uint16_t kElements = 360;  // of a packet, at most
+constexpr std::uint64_t kUnderLock = 4;   // BPF_F_LOCK: replace a value while holding its lock
+constexpr std::uint16_t kElements = 360;  // most elements of a packet
 constexpr std::size_t kCounters = 15;
 
-// As in switch.bpf.c.
+// The same layout as in switch.bpf.c.
 struct Child {
   std::uint32_t address;
   std::uint16_t port;
@@ -91,7 +91,7 @@ bool Kernel::take(const PlaneJob& job) {
     entry.child[i].port = htons(static_cast<std::uint16_t>(job.addresses[i] & 0xffffU));
   }
   const PlaneTally none;
-  // The generation comes last: a packet finds all or nothing.
+  // The generation is written last, so a packet never sees a job half entered.
   if (!write(tables_.tallies, job.number, &none, 0)) return false;
   if (!write(tables_.jobs, job.number, &entry, 0)) return false;
   entry.generation = job.generation;

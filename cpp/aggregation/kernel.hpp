@@ -1,7 +1,7 @@
 // The kernel's part of a switch, as user space sees it: tables that it shares with src/tacos/runtime/aggregation/switch.bpf.c.
 //
-// The programs there add the packets of jobs that are entered in the tables. This side enters a job when its generation
-// begins, takes it out when that ends, and reads counters. A job that does not fit is added in user space.
+// The kernel programs aggregate the packets of all jobs in the tables. This side adds a job when its generation begins,
+// removes it when the generation ends, and reads counters. Jobs that do not fit are aggregated in user space.
 #pragma once
 
 #include <map>

@@ -1,11 +1,11 @@
-// The packets between workers and switches that aggregate: one UDP datagram each, little-endian.
+// The packets between workers and aggregating switches: one UDP datagram each, little-endian.
 //
 // A contribution carries one worker's integers for one slot, a result carries their sums. Workers join a job with
 // its token before they contribute; when all have joined, the switch begins a *generation*, a random number that
 // every later packet carries. A packet of another generation is never added.
 //
-// A slot has two versions that are used in turn. The sequence number says which use of a slot a packet belongs to:
-// pool slots count up by 2 × pool from one use of a version to the next, the closing slot by 2.
+// A slot has two versions that are used alternately. The sequence number identifies the use of a slot that a packet belongs
+// to: from one use of a version to the next it grows by 2 × pool for pool slots, and by 2 for the closing slot.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ enum class PacketKind : std::uint8_t {
   leave = 6,
   question = 7,
   answer = 8,
-  mismatch =
-      9,  // a contribution that a plane found to be of another operation; never from a network
+  // From a plane, never from the network: a contribution to another operation than the other workers'.
+  mismatch = 9,
 };
 
 struct PacketHeader {
@@ -41,7 +41,7 @@ struct PacketHeader {
   std::uint32_t job;         // the job's number on the switch that receives or sends the packet
   std::uint64_t generation;  // 0: none
   std::uint32_t sequence;
-  std::uint32_t tag;   // of the operation: its number, size and type
+  std::uint32_t tag;   // hash of the operation's number, size and type
   std::uint16_t slot;  // the highest bit is the version
   std::uint16_t worker;
   std::uint16_t elements;
@@ -54,7 +54,7 @@ inline constexpr std::uint8_t kProtocol = 1;
 inline constexpr std::uint16_t kVersionBit = 0x8000;
 inline constexpr std::uint16_t kMostPool = 0x4000;
 inline constexpr std::uint16_t kMostElements = 16000;  // a datagram has at most 65,507 bytes
-inline constexpr std::uint16_t kMostWorkers = 64;      // bits of a bitmap
+inline constexpr std::uint16_t kMostWorkers = 64;      // the bits of a bitmap
 inline constexpr std::int16_t kNonFinite = 0x4000;     // exponent of a block with inf or nan
 inline constexpr std::int16_t kNoExponent = -0x4000;
 
@@ -64,23 +64,24 @@ using JobName = std::array<char, 32>;
 struct JoinBody {
   Token token;
   JobName job;
-  std::uint64_t members;  // the workers that the sender stands for, one bit each
+  std::uint64_t members;  // the workers that the sender represents, one bit each
   std::uint64_t incarnation;
   std::uint64_t operation;
-  std::uint64_t elements;  // of the operation
+  std::uint64_t elements;  // of the whole operation
   std::uint32_t attempt;
   std::uint16_t workers;  // of the whole job
   std::uint16_t pool;
   std::uint16_t packet_elements;
   std::uint8_t dtype;
-  std::uint8_t complete;  // all that are at this operation have all of its results
-  std::uint8_t behind;    // some wait for the end of the operation before, with all of its results
+  std::uint8_t complete;  // all workers at this operation have all of its results
+  // Some workers have all results of the previous operation and wait for its end.
+  std::uint8_t behind;
   std::array<std::uint8_t, 3> unused;
 };
 static_assert(sizeof(JoinBody) == 96);
 
 struct WelcomeBody {
-  std::uint64_t incarnation;  // of the join that is answered
+  std::uint64_t incarnation;  // copied from the join
   std::uint64_t operation;
   std::uint32_t attempt;
   std::uint16_t shards;   // consecutive ports, by ranges of slots
@@ -90,12 +91,13 @@ struct WelcomeBody {
 static_assert(sizeof(WelcomeBody) == 24);
 
 enum class NoticeCode : std::uint8_t {
-  waiting = 1,    // `members` is the workers that are here
+  waiting = 1,    // `members` lists the workers that have joined
   unknown = 2,    // the switch does not know the generation: join again
   dissolved = 3,  // a worker joined again: join again
-  failed = 4,     // the operation fails on all workers, a text says why; `members` is the furthest
-                  // operation of any, which proves those before it complete
-  refused = 5,    // the join is refused; a text says why
+  // The operation fails on all workers; the text gives the reason. `members` is the latest operation of any worker: all
+  // earlier ones are complete.
+  failed = 4,
+  refused = 5,  // the join is refused; the text gives the reason
 };
 
 struct NoticeBody {
@@ -137,7 +139,7 @@ inline PacketHeader make_header(PacketKind kind) {
   return header;
 }
 
-// How the sequence numbers of a slot run. The closing slot has the number `pool`.
+// The step between the sequence numbers of a slot. The closing slot has the number `pool`.
 inline std::uint32_t stride_of(std::uint16_t slot, std::uint16_t pool) {
   return slot == pool ? 2U : 2U * pool;
 }
@@ -149,7 +151,7 @@ inline std::uint16_t shard_of(std::uint16_t slot, std::uint16_t pool, std::uint1
   return static_cast<std::uint16_t>(std::uint32_t{slot} * shards / (pool + 1U));
 }
 
-// Operations that differ in number, size or type have different tags (but for one in 2^32).
+// Operations that differ in number, size or type have different tags, except with probability 2^-32.
 inline std::uint32_t tag_of(std::uint64_t operation, std::uint64_t elements, std::uint8_t dtype) {
   std::uint64_t mixed = operation * 0x9E3779B97F4A7C15U ^ elements * 0xC2B2AE3D27D4EB4FU ^
                         (dtype + 1U) * 0x165667B19E3779F9U;

@@ -120,7 +120,7 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
     ++counters_.malformed;
     return;
   }
-  // A rack's cores send from ports of their own.
+  // Each core of a rack's switch sends from its own port.
   job->members[header.worker].address = from;
   Use& use = job->slots[slot][version ? 1 : 0];
   const std::uint32_t stride = stride_of(slot, job->pool);
@@ -186,11 +186,11 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
   }
 }
 
-// A plane adds this job's packets, but has passed one on, or has not seen it.
+// Handles a packet of a job that a plane aggregates, but that the plane passed on or did not see.
 void Switch::not_added(const PacketHeader& header, Job& job, std::vector<Outgoing>& out) {
   const std::string who = "worker " + std::to_string(header.worker);
   if (header.kind == PacketKind::mismatch) {
-    --counters_.packets;  // the plane has counted it
+    --counters_.packets;  // the plane has counted it already
     fail(job, who + " runs another operation than the others: its number, size or type differs",
          out);
     return;
@@ -211,7 +211,7 @@ void Switch::add(Use& use, const PacketHeader& header, std::span<const std::byte
   auto sums = header_at(use.packet.get());
   sums.exponent = std::max(sums.exponent, header.exponent);
   std::memcpy(use.packet.get(), &sums, kHeader);
-  // Both are aligned: the headers' 32 bytes follow an allocation.
+  // Both addresses are aligned: each is 32 bytes of header after the start of an allocation.
   add_words(reinterpret_cast<std::uint32_t*>(use.packet.get() + kHeader),
             reinterpret_cast<const std::uint32_t*>(packet.data() + kHeader), header.elements);
 }

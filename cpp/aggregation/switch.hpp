@@ -1,27 +1,27 @@
-// A switch that adds up what workers send: the state machine, without I/O.
+// A switch that sums the workers' packets: the state machine, without I/O.
 //
 // **Slots.** A job has `pool` slots of two versions, and one more for closing operations. For each version of a slot the
-// switch knows the sequence number of its present use, which children have contributed (`seen`), and the sums so far. The
-// first contribution of a use overwrites the sums, later ones are added, and the last makes the result, which goes
-// to all children. A child whose packet or result was lost sends again: a bit in `seen` keeps its integers from being
-// added twice, and a finished use answers with the stored result.
+// switch stores the sequence number of its current use, which children have contributed (`seen`), and the sums so far. The
+// first contribution of a use overwrites the sums, later ones are added, and the last completes the result, which is sent
+// to all children. A child whose packet or result was lost retransmits: a bit in `seen` keeps its integers from being
+// added twice, and a finished use is answered with the stored result.
 //
 // **Why a slot may be overwritten.** A worker sends use q + stride of a version only after it received the result of the
 // other version's use q + stride/2. That result needs a contribution of every worker, and a worker contributes to it only
-// after it received the result of use q. So all have the result of q. A packet that was delayed beyond that has an older
-// sequence number and is dropped; a switch without the number would take it for a new contribution.
+// after it received the result of use q. So all workers have the result of q. A packet that arrives even later has an older
+// sequence number and is dropped; without the number it would count as a new contribution.
 //
 // **Generations.** Workers join with the number, size and type of the operation they are about to run. When all have
 // joined, the switch begins a generation with empty slots. A worker that joins again ends the generation: the other workers
-// learn it from a notice, join again, and repeat the operation from its inputs. So a restarted switch or worker
+// receive a notice, join again, and repeat the operation from its inputs. So a restarted switch or worker
 // never mixes old and new integers. If workers disagree about the operation, it fails on all of them. A worker leaves an
-// operation only when the closing slot says that all have all results; hence a worker that joins at operation m
-// proves that those at m − 1 are complete.
+// operation only when the closing slot reports that all workers have all results. So if a worker joins at operation m,
+// operation m − 1 is complete on all workers.
 //
-// **Hierarchies.** A switch with a parent sends its sums up as a worker would, and its children get what the parent
-// answers. It has no timers: a child that sends again makes it send up again.
+// **Hierarchies.** A switch with a parent sends its sums to the parent as a worker would, and passes the parent's results to
+// its children. It has no timers: when a child retransmits, it retransmits to the parent.
 //
-// Time per packet is that of adding its integers; jobs are found by their index.
+// The cost per packet is that of adding its integers; jobs are looked up by index.
 #pragma once
 
 #include <array>
@@ -45,42 +45,41 @@ struct Outgoing {
 };
 
 struct SwitchLimits {
-  std::uint32_t slots = 8192;            // of all jobs, each of two versions
-  std::uint16_t packet_elements = 2232;  // what fits an MTU of 9000
+  std::uint32_t slots = 8192;            // in total, each with two versions
+  std::uint16_t packet_elements = 2232;  // as many as fit an MTU of 9000
   std::uint16_t jobs = 64;
   std::uint64_t idle_us = 600'000'000;  // a job without packets for this long is forgotten
 };
 
-// What became of the packets. Every packet that arrives is counted once, in `packets` and in one of the next nine, or in
-// `control`.
+// Every packet that arrives is counted in `packets`, and in one of the next nine counters or in `control`.
 struct SwitchCounters {
   std::uint64_t packets = 0;
   std::uint64_t contributions = 0;  // added
   std::uint64_t duplicates = 0;     // a contribution seen before, whose sum is not finished
   std::uint64_t resent = 0;         // a contribution seen before, answered with the stored result
-  std::uint64_t old = 0;            // of an earlier use of the slot
-  std::uint64_t early = 0;          // of a later use, before the present one could end
-  std::uint64_t stale = 0;          // of another generation, or of a job that is not here
-  std::uint64_t out_of_range =
-      0;                         // a worker, slot or number of elements that the job does not have
-  std::uint64_t mismatched = 0;  // of another operation than the other workers'
-  std::uint64_t malformed = 0;   // not a packet of this protocol, or of another version or size
-  std::uint64_t control = 0;     // joins, leaves, questions; from the parent: all
+  std::uint64_t old = 0;            // contributions to an earlier use of the slot
+  std::uint64_t early = 0;  // contributions to a later use, before the current one could end
+  std::uint64_t stale = 0;  // packets of another generation, or of an unknown job
+  // Packets with a worker, slot or number of elements that the job does not have.
+  std::uint64_t out_of_range = 0;
+  std::uint64_t mismatched = 0;  // contributions to another operation than the other workers'
+  std::uint64_t malformed = 0;   // not of this protocol, or of another version or size
+  std::uint64_t control = 0;     // joins, leaves, questions, and all packets from the parent
   std::uint64_t results = 0;     // sums finished
-  std::uint64_t forwarded = 0;   // sums sent to the parent, also again
-  std::uint64_t refused = 0;     // joins
+  std::uint64_t forwarded = 0;   // sums sent to the parent, with retransmissions
+  std::uint64_t refused = 0;     // joins that were refused
   std::uint64_t generations = 0;
   std::uint64_t sent = 0;  // packets
 };
 
-// A job, as what adds in the place of a switch must know it.
+// What a plane must know of a job.
 struct PlaneJob {
   std::uint32_t number = 0;
   std::uint64_t generation = 0, children = 0;
   std::uint16_t pool = 0, packet_elements = 0;
   std::array<Address, kMostWorkers> addresses{};
 };
-struct PlaneTally {  // of a job
+struct PlaneTally {  // counters of one job
   std::uint64_t contributions = 0, results = 0, duplicates = 0;
 };
 struct PlaneCounters {
@@ -88,15 +87,15 @@ struct PlaneCounters {
   std::uint64_t lost_in = 0, lost_out = 0, bytes_in = 0, bytes_out = 0;
 };
 
-// Something that sees the packets before the switch does, such as a program in the kernel, and adds those of jobs that it
-// takes. The switch still does the joining.
+// Something that sees packets before the switch does, such as a program in the kernel, and aggregates those of the jobs that
+// it accepts. The switch still handles joins.
 class Plane {
  public:
   Plane() = default;
   Plane(const Plane&) = delete;
   Plane& operator=(const Plane&) = delete;
   virtual ~Plane() = default;
-  virtual bool take(const PlaneJob& job) = 0;  // false: it stays with the switch
+  virtual bool take(const PlaneJob& job) = 0;  // false: the switch aggregates it
   virtual void release(std::uint32_t job) = 0;
   virtual PlaneTally tally(std::uint32_t job) const = 0;
   virtual PlaneCounters counters() const = 0;
@@ -113,12 +112,12 @@ class Switch {
   Switch(const Switch&) = delete;
   Switch& operator=(const Switch&) = delete;
 
-  // Makes this the switch of a rack: it stands for `members` at the parent.
+  // Makes this the switch of a rack, which represents `members` at the parent.
   void set_parent(Address parent, std::uint64_t members);
 
   void set_plane(Plane* plane) { plane_ = plane; }  // owned by the caller
 
-  // What is in `out` is valid until the next call of `flushed`, which comes after all of it was sent.
+  // The entries of `out` are valid until the next call of `flushed`, which the driver makes after it has sent them all.
   void receive(Address from, std::span<const std::byte> packet, std::uint64_t now_us,
                std::vector<Outgoing>& out);
   void flushed() { replies_.clear(); }
@@ -133,15 +132,15 @@ class Switch {
     std::uint16_t workers, pool, packet_elements;
     std::uint64_t generation, joined;
     std::uint64_t contributions, results, duplicates;
-    bool elsewhere;  // the plane adds up
+    bool elsewhere;  // the plane aggregates this job
   };
   std::vector<JobView> jobs() const;
 
-  // Several switches, one per core, serve ranges of slots of the same jobs; the first does the joining. It reports what
-  // the others must do in `changes`.
+  // Several switches, one per core, serve ranges of slots of the same jobs. The first handles joins, and reports in
+  // `changes` what the others must do.
   struct Change {
     std::uint32_t job;
-    std::string failure;  // a shard found that workers disagree
+    std::string failure;  // how workers disagree, found by a shard
   };
   std::vector<Change> changes;
   void mirror(const Switch& first, std::uint32_t job);
@@ -153,8 +152,8 @@ class Switch {
     std::uint32_t tag = 0;
     std::uint64_t seen = 0;
     std::uint16_t elements = 0;
-    bool done = true;                     // the result is here
-    bool waiting = false;                 // the sum has gone to the parent
+    bool done = true;                     // the result is complete
+    bool waiting = false;                 // the sum was sent to the parent
     std::unique_ptr<std::byte[]> packet;  // header and sums
   };
   struct Member {
@@ -165,7 +164,7 @@ class Switch {
     std::uint8_t dtype = 0;
     bool complete = false, behind = false, joined = false;
     std::uint64_t heard_us = 0;
-    std::string failure;  // of the operation that this incarnation was in
+    std::string failure;  // why the last operation of this incarnation failed
     std::uint64_t furthest = 0;
   };
   struct Job {
@@ -173,18 +172,19 @@ class Switch {
     std::string name;
     std::uint16_t workers = 0, pool = 0, packet_elements = 0;
     std::uint64_t generation = 0, ended = 0;  // ended: the generation that failed
-    std::uint64_t children = 0;               // bits by which members are known: their lowest
+    std::uint64_t children = 0;               // one bit per member: its lowest worker
     std::uint64_t operation = 0;
     bool complete = false;
     std::string failure;
-    std::uint64_t furthest = 0;   // the furthest operation of workers that failed to form
+    // The latest operation of any worker, if forming a generation failed.
+    std::uint64_t furthest = 0;
     std::vector<Member> members;  // by their lowest worker
     std::vector<std::array<Use, 2>> slots;
     std::uint64_t used_us = 0;
     std::uint64_t contributions = 0, results = 0, duplicates = 0;
-    bool elsewhere = false;     // the plane adds up
-    std::uint64_t tallied = 0;  // its contributions when they were last looked at
-    // At the parent.
+    bool elsewhere = false;     // the plane aggregates this job
+    std::uint64_t tallied = 0;  // the plane's contributions at the last check
+    // This job at the parent switch.
     std::uint32_t parent_job = 0;
     std::uint16_t parent_shards = 1;
     JoinBody parent_join{};
@@ -209,7 +209,7 @@ class Switch {
   void formed(Job& job, std::vector<Outgoing>& out);
   std::string disagreement(Job& job);
   void begin(Job& job, std::uint64_t generation, std::vector<Outgoing>& out);
-  // `furthest`: the furthest operation of any worker, if it is known.
+  // `furthest`: the latest operation of any worker, if it is known.
   void fail(Job& job, const std::string& why, std::vector<Outgoing>& out,
             std::uint64_t furthest = 0);
   void welcome(const Job& job, const Member& member, std::vector<Outgoing>& out);

@@ -23,9 +23,9 @@ namespace tacos::aggregation {
 
 namespace {
 
-constexpr std::size_t kBatch = 64;                // datagrams per system call
-constexpr int kBuffer = 8 << 20;                  // bytes of a socket; the kernel may grant fewer
-constexpr std::int64_t kPause_us = 100'000;       // between looks at whether to stop
+constexpr std::size_t kBatch = 64;  // datagrams per system call (chosen)
+constexpr int kBuffer = 8 << 20;    // bytes of a socket's buffer; the kernel may grant fewer
+constexpr std::int64_t kPause_us = 100'000;       // between checks whether to stop
 constexpr std::uint64_t kRefused_us = 1'000'000;  // time for a switch to be restarted
 constexpr std::uint64_t kExpire_us = 1'000'000;
 
@@ -65,7 +65,7 @@ int open_socket(Address at) {
   for (const int option : {SO_RCVBUF, SO_SNDBUF}) {
     setsockopt(fd, SOL_SOCKET, option, &kBuffer, sizeof kBuffer);
   }
-  // With privileges, also beyond the limits of the machine.
+  // With privileges, these options exceed the machine's limits.
   for (const int option : {SO_RCVBUFFORCE, SO_SNDBUFFORCE}) {
     setsockopt(fd, SOL_SOCKET, option, &kBuffer, sizeof kBuffer);
   }
@@ -147,8 +147,8 @@ class Sender {
         continue;
       }
       if (errno == EINTR) continue;
-      // An error that an earlier datagram caused is reported once; the datagram itself is tried again. What cannot be
-      // sent at all counts as lost, which the protocol repairs.
+      // The kernel reports an error of an earlier datagram once, so this datagram is tried again. One that cannot be
+      // sent at all counts as lost, and the protocol retransmits it.
       if (++tries >= 2) {
         ++done;
         tries = 0;
@@ -289,7 +289,7 @@ double UdpSwitch::busy_s() const {
   return sum;
 }
 
-// The first shard's jobs on all others, before its answers tell workers to use them.
+// Copies changes of the first shard's jobs to all other shards, before answers tell workers to use them.
 void UdpSwitch::carry_changes(Shard& first) {
   for (const auto& change : std::exchange(first.state.changes, {})) {
     for (auto& other : shards_) {
@@ -348,7 +348,7 @@ void UdpSwitch::serve(Shard& shard) {
         sender.add(one.to, one.data, one.bytes);
       }
       out.clear();
-      // Under the lock, as the datagrams are in the slots.
+      // Under the lock, because the datagrams point into the slots.
       sender.flush(shard.socket);
       shard.state.flushed();
     }
@@ -363,7 +363,7 @@ void UdpSwitch::serve(Shard& shard) {
       sender.flush(first.socket);
     }
     shard.busy = thread_seconds();
-    if (!askers.empty()) {  // without the lock, as the figures are those of all shards
+    if (!askers.empty()) {  // without the lock, because stats() locks all shards
       const auto header = make_header(PacketKind::answer);
       const std::string text = stats();
       std::vector<std::byte> reply(sizeof header + text.size());
@@ -469,7 +469,7 @@ UdpWorker::UdpWorker(Address switch_address, const std::string& bind,
       worker_(settings),
       buffer_bytes_(packet_bytes(settings.packet_elements) + 512) {
   socket_ = open_socket(aggregation::address_of(bind.empty() ? "0.0.0.0" : bind, 0));
-  const int on = 1;  // so that the socket hears that nothing listens at the switch's port
+  const int on = 1;  // report ICMP errors: nothing listens at the switch's port
   setsockopt(socket_, IPPROTO_IP, IP_RECVERR, &on, sizeof on);
 }
 
@@ -605,7 +605,7 @@ double pump(int socket, Address to, std::uint32_t job, std::uint64_t generation,
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint16_t slot = 0; slot < pool && posted < uses; ++slot) post(slot);
   sender.flush(socket);
-  // Uses are posted slot by slot in turn, so that slot and sequence agree.
+  // Slots are used in turn, so the slot follows from the sequence number.
   std::uint16_t next = 0;
   while (done < uses) {
     const int got = batch.receive(socket, MSG_WAITFORONE);

@@ -1,7 +1,7 @@
 // Switches and workers over UDP: batches of datagrams by recvmmsg and sendmmsg.
 //
-// A switch has one thread and one port per core; slots belong to threads by ranges. The first thread also does the joining,
-// and hands jobs to the others. Results are sent from the memory of their slots, without a copy.
+// A switch has one thread and one port per core; each thread owns a range of slots. The first thread also handles joins, and
+// passes jobs to the others. Results are sent from the memory of their slots, without a copy.
 #pragma once
 
 #include <atomic>
@@ -30,18 +30,18 @@ struct UdpSwitchOptions {
   std::uint64_t members = 0;
   double loss_in = 0, loss_out = 0;  // probabilities with which datagrams are dropped on purpose
   std::uint64_t seed = 0;
-  bool echo = false;  // sends every datagram back, to compare with
+  bool echo = false;  // send every datagram back: a baseline for measurements
 };
 
 class UdpSwitch {
  public:
-  explicit UdpSwitch(const UdpSwitchOptions& options);  // throws Error: an address is not to be had
+  explicit UdpSwitch(const UdpSwitchOptions& options);  // throws Error if it cannot use the address
   ~UdpSwitch();
   UdpSwitch(const UdpSwitch&) = delete;
   UdpSwitch& operator=(const UdpSwitch&) = delete;
 
   std::uint16_t port() const { return port_; }
-  // Leaves the adding to the kernel's programs at an interface; before `start`, with one shard.
+  // Leaves aggregation to the kernel programs at an interface. Call it before `start`; needs one shard.
   void use_kernel(const std::string& interface, const KernelTables& tables);
   void start();
   void stop();                  // from any thread; ends the threads
@@ -72,11 +72,11 @@ class UdpWorker {
   UdpWorker(const UdpWorker&) = delete;
   UdpWorker& operator=(const UdpWorker&) = delete;
 
-  // Adds up all workers' elements; `idle` is called now and then and may throw. Where `to` is `from`, a failed
-  // operation leaves it as it was, unless all results had come (`has_results`). Throws CommunicationError.
+  // Sums the elements of all workers. `idle` is called from time to time and may throw. If `to` is `from`, a failed
+  // operation restores it, unless all results had arrived (`has_results`). Throws CommunicationError.
   void all_reduce(const void* from, void* to, std::uint64_t elements, DType dtype, bool average,
                   const std::function<void()>& idle);
-  void restore();  // the inputs of the last operation, where it ran in place
+  void restore();  // puts back the inputs of the last operation, if it ran in place
   void leave();
   Worker& worker() { return worker_; }
 
@@ -93,8 +93,8 @@ class UdpWorker {
   std::byte* in_place_ = nullptr;
 };
 
-// Sends contributions of `workers` workers through one socket as fast as answers come, and returns the seconds that it
-// took until all `uses` of slots were answered: for measurements of a switch, or of an echo with the same packets.
+// Measures a switch, or an echo with the same packets: sends the contributions of `workers` workers through one socket
+// as fast as answers arrive, and returns the seconds until all `uses` of slots were answered.
 double pump(int socket, Address to, std::uint32_t job, std::uint64_t generation,
             std::uint16_t workers, std::uint16_t pool, std::uint16_t elements, std::uint64_t uses);
 

@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::size_t kHeader = sizeof(PacketHeader);
 constexpr std::uint64_t kMostTimer_us = 2'000'000;
-constexpr std::uint64_t kMostProbe_us = 100'000;  // keeps a worker audible while others are late
-constexpr std::size_t kProbes = 2;                // slots that are sent again when nothing comes,
-constexpr std::uint32_t kMostDoublings = 3;       // and twice as many each time, up to 16
-constexpr std::uint32_t kMostAttempts = 32;       // generations of one operation
+constexpr std::uint64_t kMostProbe_us = 100'000;  // longest pause between probes (chosen)
+constexpr std::size_t kProbes = 2;                // slots that the first probe retransmits (chosen)
+constexpr std::uint32_t kMostDoublings = 3;       // each later probe doubles them, up to 16 slots
+constexpr std::uint32_t kMostAttempts = 32;       // generations per operation (chosen)
 
 std::string seconds(std::uint64_t us) {
   auto text = std::to_string(static_cast<double>(us) / 1e6);
@@ -144,7 +144,7 @@ void Worker::take_welcome(const PacketHeader& header, std::span<const std::byte>
   job_ = header.job;
   shards_ = std::max<std::uint16_t>(body.shards, 1);
   progress(now_us);
-  // Others are further, or all are here: either way all have all results.
+  // Another worker is at a later operation, or all have completed this one: all workers have all results.
   const bool done = complete_ && (body.operation > operation_ || body.complete != 0);
   if (body.operation != operation_ && !done) {
     fail("the switch begins operation " + std::to_string(body.operation) +
@@ -175,7 +175,7 @@ void Worker::take_notice(const PacketHeader& header, std::span<const std::byte> 
   asked_ = false;
   if (body.code == NoticeCode::waiting) {
     present_ = body.members;
-    // The contribution is there, and another worker's is not: sending it again does not help for a while.
+    // The switch has this contribution and waits for another worker's, so retransmitting soon is useless.
     const std::size_t number = header.slot & static_cast<std::uint16_t>(~kVersionBit);
     if (to_data && number < slots_.size() && slots_[number].open &&
         slots_[number].sequence == header.sequence) {
@@ -187,7 +187,7 @@ void Worker::take_notice(const PacketHeader& header, std::span<const std::byte> 
     const std::string text(reinterpret_cast<const char*>(packet.data()) + kHeader + sizeof body,
                            packet.size() - kHeader - sizeof body);
     if (body.code == NoticeCode::failed && complete_ && body.members > operation_) {
-      finish();  // others are further: this operation is complete, and the next one fails
+      finish();  // other workers are ahead: this operation is complete, and the next one fails
       failure_ = text;
       return;
     }
@@ -198,7 +198,7 @@ void Worker::take_notice(const PacketHeader& header, std::span<const std::byte> 
     return;
   }
   if (state_ == WorkerState::idle) {
-    generation_ = 0;  // join at the next operation
+    generation_ = 0;  // join again for the next operation
   } else {
     begin_joining(now_us, out);
   }
@@ -363,7 +363,7 @@ void Worker::take_result(const PacketHeader& header, std::span<const std::byte> 
   slot.open = false;
   const std::uint64_t trip = now_us > slot.sent_us ? now_us - slot.sent_us : 0;
   if (!slot.again) measure(trip);
-  // The result of a packet that was sent again may answer the first copy: then it says nothing about later packets.
+  // The result of a retransmitted packet may answer its first copy; then it is no evidence about later packets.
   if (!slot.again || static_cast<double>(trip) >= trip_) {
     delivered_us_ = std::max(delivered_us_, slot.sent_us);
   }
@@ -421,7 +421,7 @@ std::uint64_t Worker::timer_us() const {
   return std::clamp(timer, settings_.least_timer_us, kMostTimer_us);
 }
 
-// By how much results may overtake each other: what peers and paths differ in.
+// How much later than a newer packet's a result may arrive, because peers and paths differ.
 std::uint64_t Worker::window_us() const {
   return std::max(settings_.least_timer_us, static_cast<std::uint64_t>(trip_ / 8 + deviation_));
 }
@@ -464,8 +464,8 @@ void Worker::poll(std::uint64_t now_us, std::vector<WorkerPacket>& out) {
     if (now_us >= join_us_) send_join(now_us, out);
     return;
   }
-  // While results come, a packet is lost if packets sent well after it have their results. While none come,
-  // something else is late.
+  // While results arrive, a packet is lost if packets sent well after it have their results. If no results arrive, a
+  // peer or the switch is late.
   const bool flowing = now_us < progress_us_ + timer_us();
   const bool probing = !flowing && now_us >= probe_us_;
   const std::uint64_t window = window_us();

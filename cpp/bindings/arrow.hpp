@@ -1,4 +1,4 @@
-// Columns for libraries that know Arrow.
+// Columns for libraries that support Arrow.
 #pragma once
 
 #include <nanobind/nanobind.h>

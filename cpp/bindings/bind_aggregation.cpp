@@ -127,7 +127,7 @@ void check_signals() {
 
 void bind_aggregation(nb::module_& m) {
   nb::class_<Switch>(m, "AggregationSwitch",
-                     "A switch that adds up what workers send: the state machine, without I/O.")
+                     "A switch that sums the workers' packets: the state machine, without I/O.")
       .def(
           "__init__",
           [](Switch* self, const std::vector<nb::bytes>& tokens, std::uint64_t seed,
@@ -136,14 +136,14 @@ void bind_aggregation(nb::module_& m) {
                               tokens_of(tokens), seed);
           },
           "tokens"_a, "seed"_a, "slots"_a = 8192, "packet_elements"_a = 2232, "jobs"_a = 64,
-          "tokens: digests of 16 bytes. seed: of the generations.")
+          "tokens: digests of 16 bytes. seed: for the random numbers of generations.")
       .def("set_parent", &Switch::set_parent, "parent"_a, "members"_a,
-           "Makes this the switch of a rack; members has one bit per worker.")
+           "Make this the switch of a rack; members has one bit per worker.")
       .def(
           "receive",
           [](Switch& s, Address from, const nb::bytes& packet, std::uint64_t now_us) {
             std::vector<Outgoing> out;
-            // The integers of a packet must be aligned.
+            // The switch needs the integers of a packet to be aligned.
             std::vector<std::uint64_t> aligned((packet.size() + 7) / 8);
             if (packet.size() > 0) std::memcpy(aligned.data(), packet.c_str(), packet.size());
             s.receive(from, {reinterpret_cast<const std::byte*>(aligned.data()), packet.size()},
@@ -153,10 +153,11 @@ void bind_aggregation(nb::module_& m) {
             s.flushed();
             return rows;
           },
-          "source"_a, "packet"_a, "now_us"_a, "What to send, as pairs of address and packet.")
-      .def("expire", &Switch::expire, "now_us"_a, "Forgets jobs that were idle for long.")
+          "source"_a, "packet"_a, "now_us"_a,
+          "Handle a packet; return the packets to send, as pairs of address and packet.")
+      .def("expire", &Switch::expire, "now_us"_a, "Forget jobs that have been idle for too long.")
       .def_prop_ro(
-          "counters", [](const Switch& s) { return counters_of(s); }, "What became of the packets.")
+          "counters", [](const Switch& s) { return counters_of(s); }, "Counters of packets.")
       .def("generation", &Switch::generation_of, "job"_a, "The job's generation, or 0.");
 
   nb::class_<Worker>(m, "AggregationWorker",
@@ -184,7 +185,7 @@ void bind_aggregation(nb::module_& m) {
             return listed(out);
           },
           "source"_a, "target"_a, "elements"_a, "dtype"_a, "average"_a, "now_us"_a,
-          "Begins an operation on the memory at these addresses, which must not overlap.")
+          "Begin an operation on the memory at these addresses, which must not overlap.")
       .def(
           "receive",
           [](Worker& w, const nb::bytes& packet, std::uint64_t now_us) {
@@ -192,7 +193,7 @@ void bind_aggregation(nb::module_& m) {
             w.receive(span_of(packet), now_us, out);
             return listed(out);
           },
-          "packet"_a, "now_us"_a, "Takes a packet of the switch; what to send.")
+          "packet"_a, "now_us"_a, "Handle a packet of the switch; return the packets to send.")
       .def(
           "poll",
           [](Worker& w, std::uint64_t now_us) {
@@ -200,7 +201,7 @@ void bind_aggregation(nb::module_& m) {
             w.poll(now_us, out);
             return listed(out);
           },
-          "now_us"_a, "What timers send again.")
+          "now_us"_a, "Return the packets to retransmit.")
       .def(
           "leave",
           [](Worker& w) {
@@ -208,13 +209,14 @@ void bind_aggregation(nb::module_& m) {
             w.leave(out);
             return listed(out);
           },
-          "Leaves the job; what to send.")
+          "Leave the job; return the packets to send.")
       .def_prop_ro("deadline_us", &Worker::deadline_us, "When to poll next.")
       .def_prop_ro("state", &state_of, "idle, joining, running, closing or failed.")
       .def_prop_ro("failure", &Worker::failure, "Why it failed, or empty.")
       .def_prop_ro("lost", &Worker::lost, "Whether it failed because the switch is gone.")
-      .def_prop_ro("has_results", &Worker::has_results,
-                   "Whether the last operation had all results, though it may have failed to end.")
+      .def_prop_ro(
+          "has_results", &Worker::has_results,
+          "Whether all results of the last operation arrived, even if it failed afterwards.")
       .def_prop_ro("non_finite", &Worker::non_finite,
                    "Whether some block of the last operation was not finite.")
       .def_prop_ro("packets", &Worker::packets, "Packets of the last operation, each counted once.")
@@ -222,7 +224,7 @@ void bind_aggregation(nb::module_& m) {
                    "Number of the next operation, or of the one that runs.")
       .def_prop_ro(
           "counters", [](const Worker& w) { return counters_of(w); },
-          "What was sent and received.");
+          "Counters of packets sent and received.");
 
   nb::class_<UdpSwitch>(m, "UdpSwitch", "A switch over UDP, with a thread per core.")
       .def(
@@ -247,7 +249,7 @@ void bind_aggregation(nb::module_& m) {
           },
           "host"_a, "port"_a, "cores"_a, "tokens"_a, "slots"_a, "packet_elements"_a, "jobs"_a,
           "parent_host"_a, "parent_port"_a, "members"_a, "loss_in"_a, "loss_out"_a, "seed"_a,
-          "echo"_a, "Opens the ports; parent_host is empty without a parent.")
+          "echo"_a, "Open the ports; parent_host is empty without a parent.")
       .def_prop_ro("port", &UdpSwitch::port, "The first port.")
       .def(
           "use_kernel",
@@ -259,9 +261,9 @@ void bind_aggregation(nb::module_& m) {
           },
           "interface"_a, "jobs"_a, "slots"_a, "counters"_a, "tallies"_a, "most_jobs"_a,
           "most_slots"_a, "processors"_a,
-          "Leaves the adding to the kernel's programs at an interface; before start.")
-      .def("start", &UdpSwitch::start, "Starts the threads.")
-      .def("stop", &UdpSwitch::stop, nb::call_guard<nb::gil_scoped_release>(), "Ends the threads.")
+          "Leave aggregation to the kernel programs at an interface; call before start.")
+      .def("start", &UdpSwitch::start, "Start the threads.")
+      .def("stop", &UdpSwitch::stop, nb::call_guard<nb::gil_scoped_release>(), "End the threads.")
       .def_prop_ro("failure", &UdpSwitch::failure, "Why a thread ended early, or empty.")
       .def("stats", &UdpSwitch::stats, nb::call_guard<nb::gil_scoped_release>(),
            "Counters and jobs as JSON.")
@@ -293,10 +295,10 @@ void bind_aggregation(nb::module_& m) {
                          type, average, check_signals);
           },
           "source"_a, "target"_a, "elements"_a, "dtype"_a, "average"_a,
-          "Adds up all workers' elements at these addresses.")
+          "Sum the elements of all workers.")
       .def("restore", &UdpWorker::restore,
-           "Puts the inputs of the last operation back, where it ran in place.")
-      .def("leave", &UdpWorker::leave, "Leaves the job.")
+           "Restore the inputs of the last operation, if it ran in place.")
+      .def("leave", &UdpWorker::leave, "Leave the job.")
       .def_prop_ro(
           "lost", [](UdpWorker& w) { return w.worker().lost(); },
           "Whether it failed because the switch is gone.")
@@ -304,7 +306,7 @@ void bind_aggregation(nb::module_& m) {
           "failure", [](UdpWorker& w) { return w.worker().failure(); }, "Why it failed, or empty.")
       .def_prop_ro(
           "has_results", [](UdpWorker& w) { return w.worker().has_results(); },
-          "Whether the last operation had all results, though it may have failed to end.")
+          "Whether all results of the last operation arrived, even if it failed afterwards.")
       .def_prop_ro(
           "non_finite", [](UdpWorker& w) { return w.worker().non_finite(); },
           "Whether some block of the last operation was not finite.")
@@ -317,7 +319,7 @@ void bind_aggregation(nb::module_& m) {
           "Packets of the last operation, each counted once.")
       .def_prop_ro(
           "counters", [](UdpWorker& w) { return counters_of(w.worker()); },
-          "What was sent and received.");
+          "Counters of packets sent and received.");
 
   m.def(
       "aggregation_pump",

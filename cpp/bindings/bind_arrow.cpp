@@ -1,5 +1,5 @@
-// Columns as a stream of Arrow record batches, by the Arrow C data interface: three structs that
-// every Arrow library takes, so that tables need no library here. Nothing is copied.
+// Columns as a stream of Arrow record batches, through the Arrow C data interface: three structs that
+// every Arrow library accepts, so no library is needed here. Nothing is copied.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -64,7 +64,8 @@ struct Table {
   std::int64_t rows = 0;
 
   ~Table() {
-    const nb::gil_scoped_acquire gil;  // the thread that reads the last batch may not hold it
+    const nb::gil_scoped_acquire
+        gil;  // the thread that releases the last batch may not hold the GIL
     columns.clear();
   }
 };
@@ -83,7 +84,7 @@ const char* format_of(const nb::dlpack::dtype& type) {
   throw nb::type_error("a column must be of whole numbers or float64");
 }
 
-// A schema or array of one column, or of the table: it keeps the table, and its children.
+// A schema or array of one column, or of the table: it keeps the table and its children alive.
 template <typename Node>
 struct Kept {
   Shared table;
@@ -101,7 +102,7 @@ void release_node(Node* node) {
   node->release = nullptr;
 }
 
-// Hands `kept` over to `node`, whose children it holds.
+// Gives `node` ownership of `kept`, which holds its children.
 template <typename Node>
 void own(Node* node, std::unique_ptr<Kept<Node>> kept) {
   for (Node& child : kept->children) kept->pointers.push_back(&child);
@@ -174,7 +175,7 @@ int without_exceptions(Function&& function) {
     function();
     return 0;
   } catch (...) {
-    return ENOMEM;  // nothing else can go wrong
+    return ENOMEM;  // no other failure is possible
   }
 }
 
@@ -230,7 +231,7 @@ void bind_arrow(nb::module_& m) {
   m.def("arrow_stream", &stream_of, nb::arg("names"), nb::arg("columns"),
         nb::sig("def arrow_stream(names: collections.abc.Sequence[str], columns: "
                 "collections.abc.Sequence[numpy.typing.NDArray[typing.Any]]) -> typing.Any"),
-        R"(Columns as a stream of record batches, by the Arrow C data interface, without a copy.)");
+        "Columns as a stream of record batches, through the Arrow C data interface, not copied.");
 }
 
 }  // namespace tacos::bindings

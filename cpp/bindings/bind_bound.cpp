@@ -9,44 +9,51 @@ namespace tacos::bindings {
 using namespace nb::literals;
 
 void bind_bound(nb::module_& m) {
-  nb::class_<Bottleneck>(m, "Bottleneck", "A set of nodes and what must pass its links.")
-      .def_ro("nodes", &Bottleneck::nodes, "The nodes of the set, or of the first of several.")
+  nb::class_<Bottleneck>(m, "Bottleneck",
+                         "A set of nodes and the bytes that must cross its boundary.")
+      .def_ro("nodes", &Bottleneck::nodes,
+              "The nodes of the set; of several sets, those of the first.")
       .def_ro("leaving", &Bottleneck::leaving,
-              "Whether the links out of it bind, or those into it.")
-      .def_ro("sets", &Bottleneck::sets, "How many disjoint sets of its kind bind together.")
-      .def_ro("bytes", &Bottleneck::bytes, "What must pass.")
-      .def_ro("links", &Bottleneck::links, "How many links there are.")
-      .def_ro("bandwidth_Bps", &Bottleneck::bandwidth_Bps, "Their joint bandwidth.");
+              "Whether its outgoing links are the limit, or its incoming links.")
+      .def_ro("sets", &Bottleneck::sets,
+              "Number of disjoint sets of this kind that limit the time together.")
+      .def_ro("bytes", &Bottleneck::bytes, "Bytes that must pass.")
+      .def_ro("links", &Bottleneck::links, "Number of these links.")
+      .def_ro("bandwidth_Bps", &Bottleneck::bandwidth_Bps, "Total bandwidth of these links.");
 
-  nb::class_<BoundReport>(m, "BoundReport", "What the search for a bound found.")
+  nb::class_<BoundReport>(m, "BoundReport", "The result of a search for lower bounds.")
       .def_ro("time_ps", &BoundReport::time, "The largest bound.")
       .def_prop_ro(
           "latency_ps", [](const BoundReport& r) { return r.farthest.time; },
           "The time of the longest path that a chunk needs.")
       .def_prop_ro(
-          "src", [](const BoundReport& r) { return r.farthest.from; },
-          "Where that path begins, or -1.")
+          "src", [](const BoundReport& r) { return r.farthest.from; }, "Start of that path, or -1.")
       .def_prop_ro(
-          "dst", [](const BoundReport& r) { return r.farthest.to; }, "Where that path ends, or -1.")
+          "dst", [](const BoundReport& r) { return r.farthest.to; }, "End of that path, or -1.")
       .def_prop_ro(
           "all_distances", [](const BoundReport& r) { return r.farthest.all; },
-          "Whether every distance was measured.")
-      .def_ro("bandwidth_s", &BoundReport::bandwidth_s, "The narrowest cut, as a fluid.")
-      .def_ro("bottleneck", &BoundReport::bottleneck, "The narrowest cut; no nodes: none.")
+          "Whether all distances were computed.")
+      .def_ro("bandwidth_s", &BoundReport::bandwidth_s,
+              "Time of the narrowest cut for a fluid, without latencies and chunks.")
+      .def_ro("bottleneck", &BoundReport::bottleneck,
+              "The narrowest cut; without nodes if there is none.")
       .def_prop_ro(
           "timed_ps", [](const BoundReport& r) { return r.timed.time; },
-          "The bound of latencies and bandwidths together.")
+          "The bound by latencies and bandwidths together.")
       .def_prop_ro(
-          "timed_nodes", [](const BoundReport& r) { return r.timed.nodes; }, "Around these nodes.")
+          "timed_nodes", [](const BoundReport& r) { return r.timed.nodes; },
+          "The nodes of the cut of that bound.")
       .def_prop_ro(
           "timed_leaving", [](const BoundReport& r) { return r.timed.leaving; },
-          "Whether out of them, or into them.")
-      .def_ro("in_chunks", &BoundReport::time_in_chunks, "Whether whole chunks make the time.")
+          "Whether the links out of these nodes are the limit, or those into them.")
+      .def_ro("in_chunks", &BoundReport::time_in_chunks, "Whether the bound counts whole chunks.")
       .def_ro("all_cuts", &BoundReport::all_cuts, "Whether every NPU's cuts were searched.")
-      .def_ro("lines", &BoundReport::lines, "Whether all pairs were weighed along the dimensions.")
-      .def_ro("line_s", &BoundReport::line_s, "What all pairs need in the fullest dimension.")
+      .def_ro("lines", &BoundReport::lines,
+              "Whether traffic between all pairs was counted along the dimensions.")
+      .def_ro("line_s", &BoundReport::line_s, "Time for all pairs in the busiest dimension.")
       .def_ro("line", &BoundReport::line, "That dimension, or -1.")
-      .def_ro("even_lines", &BoundReport::even_lines, "Whether each has links of one speed.")
+      .def_ro("even_lines", &BoundReport::even_lines,
+              "Whether all links of each dimension have one speed.")
       .def_ro("two_halves", &BoundReport::two_halves,
               "Whether a reduce-scatter and an all-gather reach an all-reduce's bound.");
 
@@ -71,7 +78,7 @@ void bind_bound(nb::module_& m) {
         return distance_sum(topology, collective, {length.data(), length.shape(0)}, report);
       },
       "topology"_a, "collective"_a, "length"_a, "progress"_a = nb::none(),
-      "Bytes times distance of all pairs that have something to send, by lengths of the links.");
+      "Sum of bytes times distance over all pairs, for given lengths of the links.");
 }
 
 }  // namespace tacos::bindings

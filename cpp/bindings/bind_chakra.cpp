@@ -49,7 +49,7 @@ void bind_writer(nb::module_& m) {
         return bytes_of(text);
       },
       "nodes"_a, "rank"_a, "about"_a,
-      "The same, with the steps of the program and a note in the metadata.");
+      "The Chakra trace of a rank, with the steps of the program and a note in the metadata.");
 }
 
 void bind_reader(nb::module_& m) {
@@ -64,11 +64,11 @@ void bind_reader(nb::module_& m) {
             const nb::gil_scoped_release release;
             traces.add(text);
           },
-          "file"_a, "Take in the trace of the next rank.")
+          "file"_a, "Read the trace of the next rank.")
       .def("check_peers", &Traces::check_peers, nb::call_guard<nb::gil_scoped_release>(),
            "Refuse messages with a rank that has no trace.")
       .def_prop_ro("is_program", &Traces::is_program,
-                   "Whether the traces are an algorithm, not a workload.")
+                   "Whether the traces are an algorithm and not a workload.")
       .def_prop_ro("ranks", &Traces::ranks)
       .def_prop_ro("nodes", &Traces::nodes)
       .def_prop_ro(
@@ -78,7 +78,7 @@ void bind_reader(nb::module_& m) {
             for (const auto& note : traces.about) notes.append(bytes_of(note));
             return notes;
           },
-          nb::sig("def about(self) -> list[bytes]"), "What tacos noted in each rank's metadata.")
+          nb::sig("def about(self) -> list[bytes]"), "The note of tacos in each rank's metadata.")
       .def_prop_ro("rank", column(&Traces::rank), keep)
       .def_prop_ro(
           "group_names",
@@ -87,8 +87,7 @@ void bind_reader(nb::module_& m) {
             for (const auto& name : traces.group_names) names.append(bytes_of(name));
             return names;
           },
-          nb::sig("def group_names(self) -> list[bytes]"),
-          "Groups that nodes name by other texts than numbers.")
+          nb::sig("def group_names(self) -> list[bytes]"), "Names of groups that are not numbers.")
       .def_prop_ro(
           "process_groups",
           [](const Traces& traces) {
@@ -96,7 +95,7 @@ void bind_reader(nb::module_& m) {
             for (const auto& text : traces.process_groups) texts.append(bytes_of(text));
             return texts;
           },
-          nb::sig("def process_groups(self) -> list[bytes]"), "What metadata nodes say.")
+          nb::sig("def process_groups(self) -> list[bytes]"), "The texts of metadata nodes.")
       .def(
           "workload",
           [](Traces& traces, std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> groups,
@@ -104,8 +103,7 @@ void bind_reader(nb::module_& m) {
             const nb::gil_scoped_release release;
             return std::make_shared<Workload>(std::move(traces).workload(std::move(groups), named));
           },
-          "groups"_a, "named"_a,
-          "All nodes, which move into the workload: the traces are empty afterwards.")
+          "groups"_a, "named"_a, "Move all nodes into a workload; the traces are empty afterwards.")
       .def(
           "restored",
           [](const Traces& traces, std::shared_ptr<Collective> collective, bool in_place,
@@ -129,7 +127,7 @@ void bind_reader(nb::module_& m) {
             const nb::gil_scoped_release release;
             return std::make_shared<Program>(traces.derived(std::move(provenance)));
           },
-          "provenance"_a, "A program of the messages that the traces speak of.");
+          "provenance"_a, "A program of the messages in the traces.");
 }
 
 }  // namespace

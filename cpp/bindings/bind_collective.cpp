@@ -45,7 +45,7 @@ CollectivePart make_part(const std::string& kind, std::int64_t size, std::int32_
                          const std::optional<Array<std::int64_t>>& output_begin,
                          const std::optional<Array<std::uint8_t>>& reduces) {
   CollectivePart part;
-  // A kind that is not in the table lists its chunks.
+  // Kinds that are not in the table list their chunks.
   if (!find_kind(kind) && reduces && reduces->size() > 0) {
     part.kind = CollectiveKind::custom;
     part.name = checked_name(kind);
@@ -128,9 +128,10 @@ void bind_collective(nb::module_& m) {
         return rows;
       },
       nb::sig("def collective_kinds() -> list[dict[str, typing.Any]]"),
-      "The records of the kinds that are stored symbolically; see tacos.collective.KINDS.");
+      "The records of the kinds that are stored without a list of chunks; see "
+      "tacos.collective.KINDS.");
 
-  nb::class_<CollectivePart>(m, "CollectivePart", "One collective of those that run at once.")
+  nb::class_<CollectivePart>(m, "CollectivePart", "One of the collectives that run at once.")
       .def(nb::new_(&make_part), "kind"_a, "size"_a, "chunks"_a = 0, "root"_a = -1,
            "group"_a = nb::none(), "bytes"_a = nb::none(), "inputs"_a = nb::none(),
            "outputs"_a = nb::none(), "input_begin"_a = nb::none(), "output_begin"_a = nb::none(),
@@ -138,7 +139,7 @@ void bind_collective(nb::module_& m) {
       .def_prop_ro("kind", [](const CollectivePart& p) { return std::string(p.kind_name()); })
       .def_prop_ro(
           "label", [](const CollectivePart& p) { return label_of(p.kind_name()); },
-          "The kind in words for people, such as \"all-reduce\".")
+          "The kind as people write it, such as \"all-reduce\".")
       .def_prop_ro("sums", &CollectivePart::sums, "Whether the value of any chunk is a sum.")
       .def_prop_ro(
           "bus_factor",
@@ -168,11 +169,12 @@ void bind_collective(nb::module_& m) {
           nb::rv_policy::reference)
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
-  nb::class_<Collective>(m, "Collective",
-                         R"(Which NPU holds which chunk before, and which must have it after.
+  nb::class_<Collective>(
+      m, "Collective",
+      R"(The chunks that each NPU holds at the start, and those that it must hold at the end.
 
 Made by the functions of tacos.collective. Named collectives are stored symbolically; the
-pre- and postcondition columns are generated when asked for.)")
+pre- and postcondition columns are generated on demand.)")
       .def(nb::new_([](std::int32_t npus, std::vector<CollectivePart> parts) {
              return std::make_shared<Collective>(npus, std::move(parts));
            }),
@@ -185,7 +187,7 @@ pre- and postcondition columns are generated when asked for.)")
           "Kind of the parts, or \"mixed\".")
       .def_prop_ro(
           "label", [](const Collective& c) { return label_of(kind_of(c)); },
-          "The kind in words for people, such as \"all-reduce\".")
+          "The kind as people write it, such as \"all-reduce\".")
       .def_prop_ro(
           "chunks", [](const Collective& c) { return chunks_of(c); },
           "Number of chunks in all parts.")
@@ -198,13 +200,13 @@ pre- and postcondition columns are generated when asked for.)")
           [](const Collective& c, std::int32_t chunks) {
             return std::make_shared<Collective>(c.with_chunks(chunks));
           },
-          "chunks"_a, "The same with every open chunk count set.")
+          "chunks"_a, "Return the same collective with all unset chunk counts set.")
       .def(
           "resized",
           [](const Collective& c, std::int64_t size) {
             return std::make_shared<Collective>(c.resized(size));
           },
-          "size_bytes"_a, "The same with all sizes in proportion to this one, rounded up.")
+          "size_bytes"_a, "Return the same collective scaled to this size; sizes are rounded up.")
       .def(
           "chunk_bytes",
           [](const Collective& c) {
@@ -224,28 +226,29 @@ pre- and postcondition columns are generated when asked for.)")
             const auto nodes = c.inputs(in_range(c, chunk));
             return std::vector<NodeId>(nodes.begin(), nodes.end());
           },
-          "chunk"_a, "NPUs that hold the chunk (or a contribution to it) before.")
+          "chunk"_a, "NPUs that hold the chunk, or a contribution to it, at the start.")
       .def(
           "outputs",
           [](const Collective& c, std::int64_t chunk) {
             const auto nodes = c.outputs(in_range(c, chunk));
             return std::vector<NodeId>(nodes.begin(), nodes.end());
           },
-          "chunk"_a, "NPUs that must have the chunk after.")
+          "chunk"_a, "NPUs that must hold the chunk at the end.")
       .def(
           "precondition", [](const Collective& c) { return condition(c, true); },
           nb::sig("def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.int32]]"),
-          "Columns (chunk, NPU): which NPU holds which chunk before.")
+          "Columns (chunk, NPU): the chunks that each NPU holds at the start.")
       .def(
           "postcondition", [](const Collective& c) { return condition(c, false); },
           nb::sig("def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.int32]]"),
-          "Columns (chunk, NPU): which NPU must have which chunk after.")
+          "Columns (chunk, NPU): the chunks that each NPU must hold at the end.")
       .def(
           "reversed",
           [](const Collective& c) { return std::make_shared<Collective>(c.reversed()); },
-          "Inputs and outputs exchanged: all-gather <-> reduce-scatter, and so on.")
+          "Return the collective with inputs and outputs exchanged: all-gather <-> reduce-scatter, "
+          "and so on.")
       .def(
           "__eq__",
           [](const Collective& a, nb::handle b) {

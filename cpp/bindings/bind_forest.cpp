@@ -20,16 +20,16 @@ void bind_forest(nb::module_& m) {
                    [](const Forest& f) { return std::const_pointer_cast<Routes>(f.routes); })
       .def_prop_ro(
           "root", [](const Forest& f) { return give(f.root); }, nb::rv_policy::reference,
-          "Of each tree.")
+          "Root of each tree.")
       .def_prop_ro(
           "weight", [](const Forest& f) { return give(f.weight); }, nb::rv_policy::reference,
-          "Of each tree.")
+          "Weight of each tree.")
       .def_prop_ro(
           "hop_begin", [](const Forest& f) { return give(f.hop_begin); }, nb::rv_policy::reference,
           "The first hop of each tree, then their number.")
       .def_prop_ro(
           "hop", [](const Forest& f) { return give(f.hop); }, nb::rv_policy::reference,
-          "The routes of all trees, each into a node before those out of it.")
+          "The routes of all trees; the route into a node precedes those out of it.")
       .def_prop_ro(
           "depth", [](const Forest& f) { return give(f.depth); }, nb::rv_policy::reference,
           "Hops from the root to the end of each hop.")
@@ -39,7 +39,7 @@ void bind_forest(nb::module_& m) {
             return view(f.symmetry ? f.symmetry->node_image : Column<NodeId>());
           },
           nb::rv_policy::reference,
-          "Where each generator of the symmetry takes the nodes; empty without one.")
+          "Image of each node under each generator of the symmetry; empty without one.")
       .def_prop_ro(
           "link_image",
           [](const Forest& f) {
@@ -47,12 +47,14 @@ void bind_forest(nb::module_& m) {
           },
           nb::rv_policy::reference)
       .def_ro("demand_weight", &Forest::demand_weight,
-              "What the trees of a root with a demand of 1 weigh together.")
+              "Total weight of the trees of a root with a demand of 1.")
       .def_ro("unit_Bps", &Forest::unit_Bps)
       .def_ro("unit_parts", &Forest::unit_parts,
               "A tree of weight w carries w * unit_Bps / unit_parts * rate bytes per second.")
-      .def_ro("rate", &Forest::rate, "Below 1 where the trees miss what the cuts allow.")
-      .def_ro("tolerance", &Forest::tolerance, "By which bandwidths were rounded down.");
+      .def_ro("rate", &Forest::rate,
+              "Share of the rate that the cuts allow; below 1 if the trees miss it.")
+      .def_ro("tolerance", &Forest::tolerance,
+              "Relative error by which bandwidths were rounded down.");
   m.def(
       "pack_forest",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members,
@@ -85,7 +87,7 @@ void bind_forest(nb::module_& m) {
       nb::sig("def reroute_forest(forest: Forest, topology: Topology, "
               "begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) "
               "-> Forest"),
-      "Trees of which each link stands for a path of another network; see "
+      "Trees whose links are replaced by paths of another network; see "
       "tacos.synth.forest.logical.");
   m.def(
       "schedule_forest",
@@ -102,7 +104,7 @@ void bind_forest(nb::module_& m) {
       nb::sig("def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], "
               "collective: Collective, provenance: str = '{}', progress: object | None = None) -> "
               "Schedule"),
-      "Chunks from their holders down the trees of a forest; see tacos.synth.forest.");
+      "A schedule that sends chunks from their holders down the trees; see tacos.synth.forest.");
   m.def(
       "pack_two_way",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members, std::int64_t count,
@@ -134,7 +136,7 @@ void bind_forest(nb::module_& m) {
       nb::sig("def schedule_all_reduce(up: Forest, down: Forest, "
               "holder: numpy.typing.NDArray[numpy.int32], collective: Collective, "
               "provenance: str = '{}', progress: object | None = None) -> Schedule"),
-      "Sums up to their holders, results down from them; see tacos.synth.forest.");
+      "A schedule that sends sums up to their holders and results down; see tacos.synth.forest.");
   m.def(
       "team_exchange",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members, std::int32_t team,
@@ -161,7 +163,7 @@ void bind_forest(nb::module_& m) {
         return pack_orbits(topology, report);
       },
       "topology"_a, "progress"_a = nb::none(),
-      "Some NPUs' trees, of which the others' are images; see tacos.synth.forest.");
+      "The trees of some NPUs; those of the others are images of them; see tacos.synth.forest.");
   m.def(
       "schedule_orbits",
       [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
@@ -177,9 +179,9 @@ void bind_forest(nb::module_& m) {
       nb::sig("def schedule_orbits(topology: Topology, collective: Collective, "
               "forward: Forest | None = None, backward: Forest | None = None, provenance: str = "
               "'{}', progress: object | None = None) -> Schedule | None"),
-      "A schedule of some NPUs' trees and their images; see tacos.synth.forest.");
+      "A schedule from the trees of some NPUs and their images; see tacos.synth.forest.");
   m.def("all_alike", &all_alike, "topology"_a, nb::call_guard<nb::gil_scoped_release>(),
-        "Whether moving all NPUs along the dimensions changes nothing, and moves every link.");
+        "Whether translations along the dimensions map the network to itself and move every link.");
 }
 
 }  // namespace tacos::bindings

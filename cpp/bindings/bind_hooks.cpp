@@ -39,14 +39,13 @@ void bind_hooks(nb::module_& m) {
               "to_html: collections.abc.Callable[[typing.Any], str], "
               "from_json: collections.abc.Callable[[str], typing.Any], "
               "to_json: collections.abc.Callable[[typing.Any], str]) -> None"),
-      "Connects what methods of these classes need from the package above them.");
+      "Connect the functions of the package that methods of these classes call.");
   m.def(
       "find_network", [](const std::string& text) { return hooks().find_network(text); }, "text"_a,
-      nb::sig("def find_network(text: str) -> Topology"),
-      "The topology that a spec or the name of a file stands for.");
+      nb::sig("def find_network(text: str) -> Topology"), "The topology of a spec or of a file.");
   m.def(
       "to_html", [](nb::handle item) { return hooks().to_html(item); }, "item"_a,
-      nb::sig("def to_html(item: object) -> str"), "What a notebook shows of an object.");
+      nb::sig("def to_html(item: object) -> str"), "An object as HTML, for notebooks.");
 }
 
 }  // namespace tacos::bindings

@@ -18,7 +18,7 @@ using namespace tacos::hub;
 
 namespace {
 
-constexpr double kSlice = 0.1;  // seconds between looks for Ctrl-C
+constexpr double kSlice = 0.1;  // seconds between checks for Ctrl-C
 
 nb::ndarray<nb::numpy, float, nb::ndim<1>> floats(std::span<float> values, nb::handle owner) {
   return nb::ndarray<nb::numpy, float, nb::ndim<1>>(values.data(), {values.size()}, owner);
@@ -77,7 +77,7 @@ bool patiently(double patience_s, const Wait& wait) {
 template <typename Class>
 void bind_machine(Class& machine) {
   machine.def(nb::init<std::int32_t>(), "cores"_a)
-      .def("open", &Machine::open, "core"_a, "Opens a connection to a core and returns its number.")
+      .def("open", &Machine::open, "core"_a, "Open a connection to a core and return its number.")
       .def(
           "feed",
           [](Machine& m, std::int32_t core, int connection, const nb::bytes& bytes) {
@@ -85,7 +85,7 @@ void bind_machine(Class& machine) {
                           {static_cast<const std::byte*>(bytes.data()), bytes.size()});
           },
           "core"_a, "connection"_a, "bytes"_a,
-          "Gives bytes to a connection; false if the core has ended it.")
+          "Pass bytes to a connection; return False if the core has ended it.")
       .def(
           "take",
           [](Machine& m, std::int32_t core, int connection, std::size_t most) {
@@ -97,8 +97,8 @@ void bind_machine(Class& machine) {
       .def("ended", &Machine::ended, "core"_a, "connection"_a,
            "Whether the core has ended a connection.")
       .def("close", &Machine::close, "core"_a, "connection"_a, "why"_a,
-           "Reports that a connection is closed.")
-      .def("tick", &Machine::tick, "now_ms"_a, "Lets time pass.");
+           "Report that a connection is closed.")
+      .def("tick", &Machine::tick, "now_ms"_a, "Set the time.");
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ void bind_hub(nb::module_& m) {
           "versions", [](const Snapshot& s) { return give(std::vector(s.versions)); },
           nb::rv_policy::reference, "Version of each chunk.");
 
-  nb::class_<Admission>(m, "HubAdmission", "What a worker needs to connect.")
+  nb::class_<Admission>(m, "HubAdmission", "The data that a worker needs to connect.")
       .def_ro("slot", &Admission::slot)
       .def_ro("serial", &Admission::serial)
       .def_prop_ro("key", [](const Admission& a) { return nb::bytes(a.key.data(), a.key.size()); })
@@ -186,25 +186,27 @@ void bind_hub(nb::module_& m) {
           nb::kw_only(), "name"_a, "tenant"_a = 0, "rule"_a, "mode"_a = "sync",
           "deterministic"_a = false, "average"_a = true, "elastic"_a = false, "relay"_a = false,
           "staleness"_a = 0, "timeout_s"_a = 60.0, "rate_Bps"_a = 0.0, "groups"_a, "sizes"_a,
-          "groups_of"_a, "resumed"_a = nb::none(), "Adds a job and returns its number.")
-      .def("drop", &Hub::drop, "job"_a, "why"_a, Release(), "Removes a job; its workers hear why.")
-      .def("failure", &Hub::failure, "job"_a, Release(), "Why a job has failed, or nothing.")
+          "groups_of"_a, "resumed"_a = nb::none(), "Add a job and return its number.")
+      .def("drop", &Hub::drop, "job"_a, "why"_a, Release(),
+           "Remove a job; its workers receive the reason.")
+      .def("failure", &Hub::failure, "job"_a, Release(),
+           "Why a job has failed, or an empty string.")
       .def(
           "bytes", [](const Hub& hub, std::uint64_t job) { return hub.job(job)->bytes(); }, "job"_a,
           "Memory of a job's arrays.")
       .def("join", &Hub::join, "job"_a, "name"_a, "rank"_a, "share"_a = false, Release(),
-           "Admits a worker from the next step that no chunk has begun.")
+           "Admit a worker from the next step that no chunk has begun.")
       .def("leave", &Hub::leave, "job"_a, "slot"_a, "serial"_a, Release(),
-           "A worker leaves between steps.")
+           "Remove a worker that leaves between steps.")
       .def(
           "lose",
           [](Hub& hub, std::uint64_t job, std::uint32_t slot, std::uint64_t serial,
              const std::string& why) { hub.lose({job, slot, serial, why}); },
-          "job"_a, "slot"_a, "serial"_a, "why"_a, Release(), "A worker is gone.")
+          "job"_a, "slot"_a, "serial"_a, "why"_a, Release(), "Remove a worker that is lost.")
       .def("next_step", &Hub::next_step, "job"_a, Release(),
            "The first step that no chunk has begun.")
       .def("snapshot", &Hub::snapshot, "job"_a, "version"_a.none(), "patience_s"_a, Release(),
-           "All values at one version, or None if it does not come in time.")
+           "All values at one version, or None if the job does not reach it in time.")
       .def(
           "buckets", [](const Hub& hub, std::uint64_t job) { return hub.job(job)->buckets.size(); },
           "job"_a, "Parts whose sums a relay exchanges together.")
@@ -214,16 +216,16 @@ void bind_hub(nb::module_& m) {
             return patiently(patience_s,
                              [&](double slice) { return hub.wait_for_sums(job, bucket, slice); });
           },
-          "job"_a, "bucket"_a, "patience_s"_a, "Waits for the sums of a bucket.")
+          "job"_a, "bucket"_a, "patience_s"_a, "Wait for the sums of a bucket.")
       .def(
           "sums",
           [](nb::handle self, std::uint64_t job, std::size_t bucket) {
             return floats(nb::cast<Hub&>(self).sums(job, bucket), self);
           },
           "job"_a, "bucket"_a, nb::rv_policy::reference,
-          "The sums of a bucket, in place; not to be kept after the job is dropped.")
+          "The sums of a bucket, without a copy; do not use them after the job is dropped.")
       .def("deliver", &Hub::deliver, "job"_a, "bucket"_a, Release(),
-           "The sums of a bucket are complete: runs the optimizer and answers.")
+           "Report that the sums of a bucket are complete: run the optimizer and answer.")
       .def(
           "take_losses",
           [](Hub& hub) {
@@ -254,13 +256,13 @@ void bind_hub(nb::module_& m) {
           nb::sig("def counters(self) -> dict[str, int]"), "Totals since the start.");
 
   nb::class_<Machine, Hub> machine(m, "HubMachine",
-                                   "A hub that moves bytes only when it is told to.");
+                                   "A hub for tests, which moves bytes only when it is told to.");
   bind_machine(machine);
 
   nb::class_<Service, Hub>(m, "HubService", "A hub on sockets, with a thread for each core.")
       .def(nb::init<std::vector<int>, bool>(), "listening"_a, "pin"_a = false,
-           "Takes over listening sockets, one for each core.")
-      .def("stop", &Service::stop, Release(), "Ends all threads and closes all sockets.");
+           "Take ownership of listening sockets, one per core.")
+      .def("stop", &Service::stop, Release(), "End all threads and close all sockets.");
 
   nb::class_<Client>(m, "HubClient", "A worker's connections to a hub.")
       .def(
@@ -271,7 +273,8 @@ void bind_hub(nb::module_& m) {
             new (self) Client(sizes, sockets, job, slot, key_of(key), wire_named(wire), memory);
           },
           "sizes"_a, "sockets"_a, "job"_a, "slot"_a, "key"_a, "wire"_a = "float32", "memory"_a = -1,
-          "Takes over connected sockets, one for each core, and a descriptor of shared memory.")
+          "Take ownership of connected sockets, one per core, and of a descriptor of shared "
+          "memory.")
       .def(
           "push",
           [](Client& c, std::int32_t key, std::uintptr_t source, std::uintptr_t target,
@@ -285,9 +288,9 @@ void bind_hub(nb::module_& m) {
             return c.submit(request);
           },
           "key"_a, "source"_a, "target"_a, "step"_a, "rate"_a, Release(),
-          "Pushes the gradient at an address (0: none); the new weights go to the target (0: "
+          "Push the gradient at an address (0: none); the new weights go to the target (0: "
           "none). "
-          "Returns a timestamp.")
+          "Return a timestamp.")
       .def(
           "pull",
           [](Client& c, std::int32_t key, std::uintptr_t target, std::uint64_t step,
@@ -301,7 +304,7 @@ void bind_hub(nb::module_& m) {
             return c.submit(request);
           },
           "key"_a, "target"_a, "step"_a = 0, "slot"_a = 0, Release(),
-          "Pulls values of at least that version; slot 0: weights. Returns a timestamp.")
+          "Pull values of at least that version; slot 0: weights. Return a timestamp.")
       .def(
           "put",
           [](Client& c, std::int32_t key, std::uintptr_t source, double updates,
@@ -315,20 +318,22 @@ void bind_hub(nb::module_& m) {
             return c.submit(request);
           },
           "key"_a, "source"_a, "updates"_a = -1.0, "slot"_a = 0, Release(),
-          "Sets values, and the number of updates unless it is negative. Returns a timestamp.")
+          "Set values, and the number of updates unless it is negative. Return a timestamp.")
       .def(
           "wait",
           [](Client& c, std::uint64_t timestamp, double patience_s) {
             return patiently(patience_s, [&](double slice) { return c.wait(timestamp, slice); });
           },
-          "timestamp"_a, "patience_s"_a, "Whether a request is complete within the time.")
+          "timestamp"_a, "patience_s"_a, "Wait for a request; return whether it is complete.")
       .def_prop_ro("version", &Client::version, "The version of the values received last.")
       .def_prop_ro("sent", &Client::sent, "Bytes sent to the hub's cores, with frames.")
       .def_prop_ro("received", &Client::received, "Bytes received from them, with frames.")
-      .def_prop_ro("updates", &Client::updates, "The number of updates that a pull returned last.")
-      .def_prop_ro("failure", &Client::failure, "Why the connection cannot be used, or nothing.")
+      .def_prop_ro("updates", &Client::updates,
+                   "The number of updates that the last pull returned.")
+      .def_prop_ro("failure", &Client::failure,
+                   "Why the connection cannot be used, or an empty string.")
       .def_prop_ro("shares", &Client::shares, "Whether gradients go through shared memory.")
-      .def("close", &Client::close, Release(), "Ends the connections.");
+      .def("close", &Client::close, Release(), "Close the connections.");
 }
 
 }  // namespace tacos::bindings

@@ -28,7 +28,7 @@ void bind_msccl(nb::module_& m) {
       },
       "program"_a, nb::kw_only(), "channels"_a, "fusing_channels"_a, "steps"_a, "count"_a,
       "peers"_a = 32, "few_threads"_a = false, "unit"_a = 0, "progress"_a = nb::none(),
-      "The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.");
+      "The same algorithm in fewer, larger steps: neighbours merged, receives fused with sends.");
   m.def(
       "keep_order",
       [](const Program& program, std::int32_t channels, std::int32_t steps, std::int32_t peers,
@@ -47,7 +47,7 @@ void bind_msccl(nb::module_& m) {
         return stuck(program, depth);
       },
       "program"_a, "depth"_a,
-      "Some step that never runs if a connection holds at most `depth` messages, or -1.");
+      "A step that never runs if a connection holds at most `depth` messages, or -1.");
   m.def(
       "read_mscclpp",
       [](const nb::bytes& gpus, std::string_view collective, bool in_place,
@@ -55,7 +55,7 @@ void bind_msccl(nb::module_& m) {
         const std::string_view text(gpus.c_str(), gpus.size());
         const auto kind = collective_kind(collective);
         const nb::gil_scoped_release release;
-        // Slots take memory: no more of them than a few for each byte that speaks of them.
+        // Slots take memory, so limit them to a few per byte of the text.
         const auto most = static_cast<std::int64_t>(
             std::min<std::size_t>(16 * text.size(), std::numeric_limits<std::int32_t>::max()));
         return std::make_shared<Program>(mscclpp::program_of(mscclpp::decoded(text), kind, in_place,

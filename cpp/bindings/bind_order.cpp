@@ -73,7 +73,7 @@ std::shared_ptr<HeldProblem> make_problem(
 void bind_order(nb::module_& m) {
   nb::class_<HeldProblem>(
       m, "OrderProblem",
-      "Messages between places, and what they cost between hosts; see tacos.reorder.")
+      "Messages between places, and their costs between hosts; see tacos.reorder.")
       .def(nb::new_(&make_problem), "hosts"_a, nb::kw_only(), "src"_a, "dst"_a, "term_begin"_a,
            "size_class"_a, "weight"_a, "ring"_a, "latency_counts"_a, "latency"_a, "bytes"_a,
            "route_begin"_a, "route_links"_a, "link_bytes"_a)
@@ -82,7 +82,7 @@ void bind_order(nb::module_& m) {
           [](const HeldProblem& self, const Array<std::int32_t>& order) {
             return order_cost(self.problem, span_of(order));
           },
-          "order"_a, "Picoseconds of an order.")
+          "order"_a, "Cost of an order in picoseconds.")
       .def(
           "exact",
           [](const HeldProblem& self, const Array<std::int32_t>& start, bool fixed,
@@ -121,7 +121,7 @@ void bind_order(nb::module_& m) {
                   "collections.abc.Sequence[numpy.typing.NDArray[numpy.int64]], "
                   "start: numpy.typing.NDArray[numpy.int32], *, seed: int, work: int, progress: "
                   "object | None = None) -> numpy.typing.NDArray[numpy.int32]"),
-          "A cheaper order by swaps of two hosts.");
+          "A cheaper order, by swaps of two hosts.");
   m.def(
       "tour_search",
       [](const Array<std::int64_t>& hop, const Array<std::int32_t>& start, std::uint64_t seed,
@@ -149,7 +149,7 @@ void bind_order(nb::module_& m) {
         return one_tree_bound(span_of(hop), hosts, upper, rounds, report);
       },
       "hop"_a, "hosts"_a, nb::kw_only(), "upper"_a, "rounds"_a, "progress"_a = nb::none(),
-      "No closed tour is shorter: one-trees with prices.");
+      "A lower bound on the length of closed tours, by one-trees with prices.");
   m.def(
       "assignment_bound",
       [](const Array<std::int64_t>& hop, std::int32_t hosts, const nb::object& progress) {
@@ -158,7 +158,7 @@ void bind_order(nb::module_& m) {
         return assignment_bound(span_of(hop), hosts, report);
       },
       "hop"_a, "hosts"_a, nb::kw_only(), "progress"_a = nb::none(),
-      "No closed tour is shorter: one successor for each host.");
+      "A lower bound on the length of closed tours, by linear assignment.");
 }
 
 }  // namespace tacos::bindings

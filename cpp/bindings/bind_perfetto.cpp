@@ -72,7 +72,7 @@ void bind_perfetto(nb::module_& m) {
               "counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], "
               "numpy.typing.NDArray[numpy.float64]]], about: str, "
               "sink: typing.Callable[[bytes], object], progress: object | None = None) -> None"),
-      "Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.");
+      "Write a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.");
 }
 
 }  // namespace tacos::bindings

@@ -57,7 +57,7 @@ std::span<const char* const> names_of(nb::handle item) {
   throw nb::type_error("only what the core owns is taken apart");
 }
 
-// A function of Python's own kind: pickle stores such a function by its name, and nanobind's not.
+// A plain C function: pickle stores it by its name, unlike functions of nanobind.
 PyObject* restore(PyObject*, PyObject* args) {
   PyObject *kind = nullptr, *kept = nullptr;
   if (PyArg_ParseTuple(args, "OO!", &kind, &PyDict_Type, &kept) == 0) return nullptr;
@@ -66,7 +66,7 @@ PyObject* restore(PyObject*, PyObject* args) {
 }
 PyMethodDef restore_definition{
     "_restore", &restore, METH_VARARGS,
-    "_restore(kind, fields, /)\n--\n\nThe object of a class from its fields."};
+    "_restore(kind, fields, /)\n--\n\nMake an object of a class from its fields."};
 PyObject* restore_function = nullptr;
 
 }  // namespace
@@ -74,7 +74,7 @@ PyObject* restore_function = nullptr;
 nb::dict fields(nb::handle item) {
   nb::dict result;
   for (const char* name : names_of(item)) result[name] = item.attr(name);
-  // The constructors take it as the text that the core keeps.
+  // The constructors take the provenance as text, as the core stores it.
   if (nb::isinstance<Schedule>(item)) {
     result["provenance"] = nb::cast(nb::cast<const Schedule&>(item).provenance());
   } else if (nb::isinstance<Program>(item)) {
@@ -93,7 +93,7 @@ void bind_pickling(nb::module_& m) {
   if (restore_function == nullptr) throw nb::python_error();
   m.attr("_restore") = nb::handle(restore_function);
   m.def("fields", &fields, "item"_a, nb::sig("def fields(item: object) -> dict[str, typing.Any]"),
-        "The arguments of the constructor that make an object of this module again.");
+        "The constructor arguments that recreate an object of this module.");
 }
 
 }  // namespace tacos::bindings

@@ -58,7 +58,7 @@ std::shared_ptr<Program> make_program(
                  threads_per_block},
                 std::move(format),
                 either_place};
-  const nb::gil_scoped_release release;  // the arguments are not touched any more
+  const nb::gil_scoped_release release;  // the arguments are not used below
   return std::make_shared<Program>(std::move(spec));
 }
 
@@ -72,8 +72,9 @@ void check_rank(const Program& p, NodeId rank) {
 void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", R"(A collective algorithm as the ranks run it.
 
-Ranks have threads, threads have steps over slots of an input, an output and a scratch buffer; no
-bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.)")
+Ranks have threads, and threads have steps, which move slots of an input, an output and a scratch
+buffer. A program has no sizes and no times. tacos.lower and tacos.load make programs. They are
+immutable; the columns are read-only NumPy arrays.)")
       .def(nb::new_(&make_program), nb::kw_only(), "collective"_a, "in_place"_a, "scratch_slots"_a,
            "thread_rank"_a, "thread_channel"_a, "thread_send_peer"_a, "thread_recv_peer"_a,
            "thread_begin"_a, "op"_a, "src_buffer"_a, "src_slot"_a, "dst_buffer"_a, "dst_slot"_a,
@@ -82,12 +83,12 @@ bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are 
            "engine"_a = "", "name"_a = "", "format"_a = "", "dialect"_a = "", "protocol"_a = "",
            "min_bytes"_a = 0, "max_bytes"_a = 0, "threads_per_block"_a = 0,
            "either_place"_a = false,
-           R"(Checks that the columns fit together.
+           R"(Check that the columns are consistent.
 
-Columns must have the types that the properties of the same names have: nothing is converted.)")
+Columns must have the same types as the properties of the same names; nothing is converted.)")
       .def_prop_ro(
           "collective", [](const Program& p) { return p.spec().collective; },
-          "What the program achieves; its sizes are proportions.")
+          "The program's collective; only the proportions of its sizes matter.")
       .def_prop_ro(
           "in_place", [](const Program& p) { return p.spec().in_place; },
           "Whether the input and output slot of a chunk are the same memory.")
@@ -114,7 +115,7 @@ Columns must have the types that the properties of the same names have: nothing 
           nb::rv_policy::reference, "First step of each thread, then the number of steps.")
       .def_prop_ro(
           "op", [](const Program& p) { return view(p.spec().op); }, nb::rv_policy::reference,
-          "What each step does: an index into STEP_OPS.")
+          "Operation of each step: an index into STEP_OPS.")
       .def_prop_ro(
           "src_buffer", [](const Program& p) { return view(p.spec().src_buffer); },
           nb::rv_policy::reference, "0 input, 1 output, 2 scratch, 3 none.")
@@ -142,7 +143,7 @@ Columns must have the types that the properties of the same names have: nothing 
           nb::rv_policy::reference, "First dependency of each step, then their number.")
       .def_prop_ro(
           "dep", [](const Program& p) { return view(p.spec().dep); }, nb::rv_policy::reference,
-          "Steps of the same rank that must be complete before.")
+          "Steps of the same rank that must be complete first.")
       .def(
           "input_chunks",
           [](const Program& p, NodeId rank) {
@@ -168,7 +169,7 @@ Columns must have the types that the properties of the same names have: nothing 
             }
             return p.describe(step);
           },
-          "step"_a, "Where a step stands, in words.")
+          "step"_a, "Rank, thread and number of a step, for messages.")
       .def_prop_ro(
           "provenance", [](const Program& p) { return from_json(p.spec().provenance); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),
@@ -180,19 +181,19 @@ Columns must have the types that the properties of the same names have: nothing 
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Program"),
-          "The same program with another account of how it was made.")
+          "Return the same program with a different provenance.")
       .def_prop_ro(
           "size_bytes", [](const Program& p) { return p.spec().facts.size_bytes; },
-          "Size of the collective before it was counted in chunks; 0: unknown.")
+          "Original size of the collective in bytes; 0: unknown.")
       .def_prop_ro(
           "part_bytes", [](const Program& p) { return p.spec().facts.part_bytes; },
-          "Sizes of the parts, where there are several and they are known.")
+          "Sizes of the parts, if there are several and they are known.")
       .def_prop_ro(
           "window", [](const Program& p) { return p.spec().facts.window; },
-          "Messages of a rank that cross a limiting link at once; 0: any number.")
+          "Most messages of a rank that cross a limiting link at once; 0: any number.")
       .def_prop_ro(
           "engine", [](const Program& p) { return p.spec().facts.engine; },
-          "Engine that made the schedule it was lowered from, or an empty string.")
+          "Engine of the schedule that the program was lowered from, or an empty string.")
       .def_prop_ro(
           "name", [](const Program& p) { return p.spec().facts.file.name; },
           "Name in the file that the program was read from, or an empty string.")
@@ -217,7 +218,7 @@ Columns must have the types that the properties of the same names have: nothing 
           "Threads per block that the file names; 0: none.")
       .def_prop_ro(
           "either_place", [](const Program& p) { return p.spec().facts.either_place; },
-          "Whether the file is for calls in place and out of place.")
+          "Whether the file is for calls both in place and out of place.")
       .def(
           "with_facts",
           [](const Program& p, std::optional<std::int64_t> size_bytes,
@@ -250,13 +251,14 @@ Columns must have the types that the properties of the same names have: nothing 
           "format"_a = nb::none(), "dialect"_a = nb::none(), "protocol"_a = nb::none(),
           "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
           "threads_per_block"_a = nb::none(), "either_place"_a = nb::none(),
-          "The same program with other values of these fields; None leaves a field as it is.")
+          "Return the same program with other values of these fields; None keeps a field.")
       .def(
           "with_in_place",
           [](const Program& p, bool in_place) {
             return std::make_shared<Program>(p.with_in_place(in_place));
           },
-          "in_place"_a, "The same steps, with the input and the output in one memory or not.")
+          "in_place"_a,
+          "Return the same steps with input and output in the same memory, or in different memory.")
       .def(
           "__eq__",
           [](const Program& a, nb::handle b) {
@@ -268,7 +270,7 @@ Columns must have the types that the properties of the same names have: nothing 
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def(
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
-          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
+          nb::sig("def _repr_html_(self) -> str"), "HTML for notebooks.")
       .def("__repr__", [](const Program& p) {
         return "<tacos.Program " + std::string(p.collective().parts()[0].kind_name()) + ": " +
                std::to_string(p.ranks()) + " ranks, " + std::to_string(p.threads()) + " threads, " +

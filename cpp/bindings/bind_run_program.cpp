@@ -76,7 +76,7 @@ void bind_run_program(nb::module_& m) {
                 "links: numpy.typing.NDArray[numpy.int32], "
                 "position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),
-        "Runs a program thread by thread; see tacos.simulate.");
+        "Simulate a program thread by thread; see tacos.simulate.");
   m.def(
       "lower_paced",
       [](const Schedule& schedule, bool in_place, std::optional<Time> limit,
@@ -92,9 +92,9 @@ void bind_run_program(nb::module_& m) {
       "progress"_a = nb::none(),
       "The program of a schedule with the window that runs fastest, that window, and the program's "
       "times\n"
-      "with links that serve first come, first served, and with shared links (-1: not run). Where "
-      "none is\n"
-      "below the limit, both are a time that is not.");
+      "with links that serve first come, first served, and with shared links (-1: not run). If no "
+      "window is\n"
+      "below the limit, both times are at or above it.");
   m.def("departures", &departure_columns, "schedule"_a,
         nb::sig("def departures(schedule: Schedule) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),

@@ -47,7 +47,7 @@ const char* state_name(LinkState state) {
   }
 }
 
-// What a driver in Python has to do next, column by column.
+// The messages that a driver in Python must carry next, as columns.
 auto ready(RankExecutor& executor) {
   std::vector<std::uint8_t> receives;
   std::vector<std::int32_t> step, peer, channel, tag;
@@ -74,7 +74,7 @@ auto ready(RankExecutor& executor) {
 
 void bind_runtime(nb::module_& m) {
   nb::class_<RankExecutor>(m, "RankExecutor",
-                           R"(One rank's share of a program, and the state of the call that runs.
+                           R"(One rank's share of a program, and the state of the current call.
 
 Endpoint.run drives it over TCP. Another driver calls start, carries out the sends and receives that
 ready() lists, and reports them with sent() and received() until finished.)")
@@ -85,7 +85,7 @@ ready() lists, and reports them with sent() and received() until finished.)")
             new (self) RankExecutor(
                 std::make_shared<const RankProgram>(compile(std::move(program), rank)));
           },
-          "program"_a, "rank"_a, "Compiles the share of a rank.")
+          "program"_a, "rank"_a, "Compile the share of a rank.")
       .def_prop_ro(
           "rank", [](const RankExecutor& e) { return e.program().rank; }, "The rank.")
       .def_prop_ro(
@@ -107,7 +107,7 @@ ready() lists, and reports them with sent() and received() until finished.)")
             return std::pair(layout.input_elements(), layout.output_elements());
           },
           "count"_a,
-          "Elements of the input and the output buffer of this rank, for a whole of count.")
+          "Elements of this rank's input and output buffers, for a collective of count elements.")
       .def(
           "start",
           [](RankExecutor& e, std::uintptr_t source, std::uintptr_t target, std::int64_t count,
@@ -117,9 +117,9 @@ ready() lists, and reports them with sent() and received() until finished.)")
             e.start(call);
           },
           "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
-          "Begins a call on the memory at these addresses.")
+          "Begin a call on the memory at these addresses.")
       .def("ready", &ready, nb::rv_policy::reference,
-           R"(What has to be carried out and was not listed before, as columns:
+           R"(The messages to carry that were not listed before, as columns:
 receives (1) or sends (0), step, peer, channel, tag, bytes.)")
       .def(
           "outgoing",
@@ -128,9 +128,9 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             e.outgoing(step, pieces);
             return addresses(pieces);
           },
-          "step"_a, "The pieces of memory (address, bytes) that a step sends.")
+          "step"_a, "The memory ranges (address, bytes) that a step sends.")
       .def("reduces", &RankExecutor::reduces, "step"_a,
-           "Whether what arrives for a step is added to something, and must be given to take().")
+           "Whether data that arrive for a step are added up, and must be passed to take().")
       .def(
           "incoming",
           [](const RankExecutor& e, std::int32_t step) {
@@ -139,7 +139,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             return addresses(pieces);
           },
           "step"_a,
-          "The pieces of memory (address, bytes) that take in the data of a step that does not "
+          "The memory ranges (address, bytes) for the data of a step that does not "
           "reduce.")
       .def(
           "take",
@@ -148,13 +148,13 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             e.take(step, reinterpret_cast<const std::byte*>(data), bytes);
           },
           "step"_a, "data"_a, "bytes"_a,
-          "Stores or adds what arrived for a step: whole elements, in order.")
+          "Store or add data that arrived for a step: whole elements, in order.")
       .def("sent", &RankExecutor::sent, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Reports that all a step sends has left.")
+           "Report that all data of a step were sent.")
       .def("received", &RankExecutor::received, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Reports that all a step takes in was given to take(), or stored where incoming() says.")
+           "Report that all data of a step were passed to take() or stored at incoming().")
       .def("stored", &RankExecutor::stored, "peer"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Reports that a peer has stored what a put sent to it.")
+           "Report that a peer has stored the data of a put.")
       .def(
           "waiting",
           [](const RankExecutor& e) {
@@ -164,33 +164,36 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "The rank that each started step waits for, and in words what for.")
+          "The rank that each started step waits for, and the reason in words.")
       .def_prop_ro("finished", &RankExecutor::finished, "Whether all steps are complete.")
       .def("finish", &RankExecutor::finish, nb::call_guard<nb::gil_scoped_release>(),
-           "Ends a call: averages, and copies back what was kept elsewhere.");
+           "End a call: divide averages, and copy results back to the caller's buffers.");
 
   nb::class_<LinkWatch>(m, "LinkWatch", "The speed of one link, message by message.")
       .def(nb::init<>())
       .def("expect", &LinkWatch::expect, "rate"_a, "known"_a,
-           "What to expect, in bytes per second; known: and more would be news, else it is the "
-           "least.")
+           "Set the expected speed in bytes per second and reset the watch. known: report a higher "
+           "speed "
+           "too; otherwise it is the least speed.")
       .def("add", &LinkWatch::add, "algorithm"_a, "bytes"_a, "seconds"_a, "now"_a,
-           "So many bytes came within some seconds, until now; returns whether the state has "
+           "Record that bytes took some seconds, until now; return whether the state has "
            "changed.")
       .def("doubt", &LinkWatch::doubt,
-           "A message was there before anybody looked: a trend must begin anew.")
+           "Restart the trend: a message had arrived before the rank looked.")
       .def_prop_ro(
           "state", [](const LinkWatch& w) { return state_name(w.state()); }, "usual, slow or fast.")
-      .def_prop_ro("rate", &LinkWatch::rate, "Of the latest messages, in bytes per second.")
-      .def_prop_ro("usual", &LinkWatch::usual, "What they are compared with; 0: not known yet.");
+      .def_prop_ro("rate", &LinkWatch::rate, "Speed of the latest messages, in bytes per second.")
+      .def_prop_ro("usual", &LinkWatch::usual, "The speed to compare with; 0: not known yet.");
 
-  nb::class_<RankWatch>(m, "RankWatch", "Time that ranks are away from calls.")
+  nb::class_<RankWatch>(m, "RankWatch", "Time that ranks spend outside of calls.")
       .def(nb::init<>())
-      .def("start", &RankWatch::start, "away"_a, "now"_a,
-           "Notes how many seconds this rank was away before the call that starts now.")
-      .def("hear", &RankWatch::hear, "peer"_a, "away"_a, "A peer says the same of itself.")
+      .def(
+          "start", &RankWatch::start, "away"_a, "now"_a,
+          "Record how many seconds this rank was outside of calls before the call that starts now.")
+      .def("hear", &RankWatch::hear, "peer"_a, "away"_a,
+           "Record the same for a peer, as it reported.")
       .def("judge", &RankWatch::judge, "now"_a,
-           "At the end of a call: whether a peer has become slow, or is slow no more.")
+           "At the end of a call: return whether a peer has become slow or has recovered.")
       .def_prop_ro(
           "slow",
           [](const RankWatch& w) {
@@ -200,7 +203,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return slow;
           },
-          "The peers that others wait for.");
+          "The slow ranks, which others wait for.");
 
   nb::class_<Endpoint>(m, "Endpoint", "A rank's TCP connections, and the calls that run over them.")
       .def(
@@ -218,20 +221,20 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             new (self) Endpoint(rank, size, timeout_s, report_s, std::move(report));
           },
           "rank"_a, "size"_a, "timeout_s"_a, "report_s"_a = 30.0, "waiting"_a = nb::none(),
-          "timeout_s: for how long a call may make no progress. waiting: called with a rank that "
+          "timeout_s: how long a call may make no progress. waiting: called with a rank that "
           "is not in the call, the collective and the seconds, first after report_s and then at "
           "growing intervals.")
       .def("describe", &Endpoint::describe, "algorithm"_a, "name"_a,
-           "How messages name the algorithm with this number.")
+           "Set the name of an algorithm in messages.")
       .def("hide", &Endpoint::hide, "algorithm"_a,
-           "Calls of the algorithm with this number are not collectives of the job.")
+           "Exclude calls of an algorithm from the job's collectives.")
       .def(
           "add",
           [](Endpoint& e, NodeId peer, std::int32_t channel, int socket) {
             e.add({peer, channel}, socket);
           },
           "peer"_a, "channel"_a, "socket"_a,
-          "Takes over a connected socket, given by its descriptor.")
+          "Take ownership of a connected socket, given by its descriptor.")
       .def(
           "has",
           [](const Endpoint& e, NodeId peer, std::int32_t channel) {
@@ -252,14 +255,14 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           },
           "executor"_a, "algorithm"_a, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a,
           "joint"_a = false,
-          "Runs one call on the memory at these addresses. joint: what each rank gets depends on "
-          "what every rank gives. "
-          "Returns 1 if something new was noticed, plus 2 if the ranks are to meet.")
+          "Run one call on the memory at these addresses. joint: each rank's result depends on the "
+          "data of every rank. "
+          "Return 1 if this rank observed something new, plus 2 if the ranks are to meet.")
       .def("heal", &Endpoint::heal,
-           "From now on a dead link ends a call so that it can be repeated, and a slow one calls a "
+           "From now on, a dead link ends a call, so that it can be repeated; a slow link calls a "
            "meeting.")
       .def("watch_links", &Endpoint::watch_links, "whether"_a,
-           "Whether to notice anything; on by default, off to find out what it costs.")
+           "Whether to observe links and ranks; on by default, off to measure its cost.")
       .def("call_meeting", &Endpoint::call_meeting,
            "All ranks are to meet after the next joint call; from any thread.")
       .def_prop_ro("broken", &Endpoint::broken,
@@ -269,8 +272,9 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
           [](Endpoint& e, NodeId peer, std::int32_t channel, bool outgoing, double rate,
              bool known) { e.expect({peer, channel}, outgoing, rate, known); },
           "peer"_a, "channel"_a, "outgoing"_a, "rate"_a, "known"_a,
-          "What the link from a peer, or to it, should carry, in bytes per second; known: and more "
-          "would be news.")
+          "Set the expected speed of the link from or to a peer, in bytes per second; known: "
+          "report a "
+          "higher speed too.")
       .def(
           "links",
           [](const Endpoint& e) {
@@ -291,7 +295,7 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "What was noticed about each connection, one way and the other; from any thread.")
+          "Observations of each connection in both directions; call it from any thread.")
       .def(
           "peers",
           [](const Endpoint& e) {
@@ -306,9 +310,10 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "How long each peer was away from calls, and whether that is longer than the others; "
+          "How long each peer was outside of calls, and whether that is longer than the others; "
+          "call it "
           "between calls.")
-      .def_prop_ro("away_s", &Endpoint::away_s, "Seconds that this rank was away from calls.")
+      .def_prop_ro("away_s", &Endpoint::away_s, "Seconds that this rank was outside of calls.")
       .def(
           "calls",
           [](const Endpoint& e) {
@@ -333,17 +338,17 @@ receives (1) or sends (0), step, peer, channel, tag, bytes.)")
             }
             return rows;
           },
-          "The last calls, oldest first, by the steady clock; from any thread.")
-      .def_prop_ro("listed", &Endpoint::listed, "How many collectives of the job were begun.")
+          "The last calls, oldest first, by the steady clock; call it from any thread.")
+      .def_prop_ro("listed", &Endpoint::listed, "Number of the job's collectives that were begun.")
       .def("watch", &Endpoint::watch, "algorithm"_a, "doing"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Between calls: which rank will not prepare this algorithm, and why; empty: none.")
+           "Between calls: a message about a rank that will not take part, or an empty string.")
       .def("interrupt", &Endpoint::interrupt, "why"_a,
-           "Ends the call that runs and all later ones; from any thread.")
+           "End the current call and all later ones; call it from any thread.")
       .def("abort", &Endpoint::abort, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Tells all peers that this rank gives up.")
+           "Tell all peers that this rank gives up.")
       .def_prop_ro("failure", &Endpoint::failure, "Why the endpoint cannot be used, or empty.")
-      .def("close", &Endpoint::close, "Closes all connections.");
+      .def("close", &Endpoint::close, "Close all connections.");
 }
 
 }  // namespace tacos::bindings

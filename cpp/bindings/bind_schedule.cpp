@@ -61,7 +61,7 @@ std::shared_ptr<Schedule> make_schedule(
                       given_away ? adopt(start) : copy(start),
                       quantum_ps};
   auto symmetry = make_symmetry(orders, node_image, link_image);
-  const nb::gil_scoped_release release;  // the arguments are not touched any more
+  const nb::gil_scoped_release release;  // the arguments are not used below
   const Schedule schedule(std::move(collective), std::move(routes), std::move(transfers),
                           std::move(symmetry), std::move(provenance));
   return std::make_shared<Schedule>(
@@ -84,12 +84,12 @@ std::shared_ptr<Schedule> retime_columns(
   const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
   const Order order{span(route), span(chunk), span(step), span(op), span(reads)};
   const auto report = progress_to(progress);
-  const nb::gil_scoped_release release;  // the arrays are kept by the caller's frame
+  const nb::gil_scoped_release release;  // the caller's frame keeps the arrays alive
   return std::make_shared<Schedule>(retime(std::move(collective), std::move(routes), order,
                                            std::move(provenance), report, as_listed));
 }
 
-// The package reads names, as it does for all that takes a node or a link.
+// The package resolves names of nodes and links, as for all other functions.
 nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::object& given_link) {
   std::optional<std::int32_t> npu;
   std::optional<std::int32_t> link;
@@ -158,14 +158,14 @@ multicast tree and 2 for a reduce tree.)")
             if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
             return std::vector<NodeId>(r.sources(i).begin(), r.sources(i).end());
           },
-          "route"_a, "Nodes where the route begins.")
+          "route"_a, "Nodes at which the route begins.")
       .def(
           "destinations",
           [](const Routes& r, std::int32_t i) {
             if (i < 0 || i >= r.count()) throw nb::index_error("no such route");
             return std::vector<NodeId>(r.destinations(i).begin(), r.destinations(i).end());
           },
-          "route"_a, "Nodes where the route ends.")
+          "route"_a, "Nodes at which the route ends.")
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 
   m.def(
@@ -210,9 +210,9 @@ symmetry instead of all transfers; expand() writes them out.)")
            "matched_ports"_a = false, "rejected"_a = std::vector<std::string>{}, "name"_a = "",
            "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0,
            "threads_per_block"_a = 0, "given_away"_a = false,
-           R"(Checks that the columns fit together.
+           R"(Check that the columns are consistent.
 
-Columns must have the types that the properties of the same names have: nothing is converted.
+Columns must have the same types as the properties of the same names; nothing is converted.
 With given_away=True, `chunk` and `start` are used without copying; do not write to them.)")
       .def_prop_ro("topology", &Schedule::shared_topology)
       .def_prop_ro("collective", &Schedule::shared_collective)
@@ -253,23 +253,25 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           [](const Schedule& s) {
             return view(s.symmetry() ? s.symmetry()->node_image : Column<NodeId>());
           },
-          nb::rv_policy::reference, "Where each generator takes each node, generator-major.")
+          nb::rv_policy::reference,
+          "Image of each node under each generator, generator by generator.")
       .def_prop_ro(
           "link_image",
           [](const Schedule& s) {
             return view(s.symmetry() ? s.symmetry()->link_image : Column<LinkId>());
           },
-          nb::rv_policy::reference, "Where each generator takes each link, generator-major.")
+          nb::rv_policy::reference,
+          "Image of each link under each generator, generator by generator.")
       .def_prop_ro("transfers", &Schedule::transfers, "Number of transfers.")
       .def_prop_ro("stored_transfers", &Schedule::stored_transfers,
-                   "Number of transfers stored: an orbit stores its representatives.")
+                   "Number of stored transfers; an orbit stores only its representatives.")
       .def_prop_ro("memory_bytes", &Schedule::memory_bytes, "Bytes the columns take.")
       .def_prop_ro("expanded_bytes", &Schedule::expanded_bytes, "Bytes that expand() will take.")
-      .def_prop_ro("time_ps", &Schedule::time, "When the last chunk has arrived, in picoseconds.")
+      .def_prop_ro("time_ps", &Schedule::time, "Arrival of the last chunk in picoseconds.")
       .def_prop_ro(
           "time_s",
           [](const Schedule& s) { return static_cast<double>(s.time()) * kSecondsPerPicosecond; },
-          "When the last chunk has arrived, in seconds.")
+          "Arrival of the last chunk in seconds.")
       .def_prop_ro("algbw_Bps", &algbw, "Size / time, as nccl-tests defines it.")
       .def_prop_ro(
           "busbw_Bps", [](const Schedule& s) { return algbw(s) * s.collective().bus_factor(); },
@@ -287,16 +289,17 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           },
           "provenance"_a,
           nb::sig("def with_provenance(self, provenance: dict[str, typing.Any]) -> Schedule"),
-          "The same schedule with another account of how it was made.")
+          "Return the same schedule with a different provenance.")
       .def_prop_ro(
           "engine", [](const Schedule& s) { return s.facts().engine; },
           "Name of the engine that made the schedule, or an empty string.")
       .def_prop_ro(
           "bound_ps", [](const Schedule& s) { return s.facts().bound; },
-          "A time that no schedule of this problem beats, in picoseconds; None: not computed.")
+          "Lower bound on the time of any schedule of this problem, in picoseconds; None: not "
+          "computed.")
       .def_prop_ro(
           "consistent", [](const Schedule& s) { return s.facts().consistent; },
-          "False where it is known that NPUs may end with different bits of a sum.")
+          "False if NPUs are known to end with different bits of a sum.")
       .def_prop_ro(
           "cut_short", [](const Schedule& s) { return s.facts().cut_short; },
           "Whether a time limit ended the search for the schedule.")
@@ -305,7 +308,7 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "Whether each port of a switch between boxes has one peer in the schedule.")
       .def_prop_ro(
           "rejected", [](const Schedule& s) { return s.facts().rejected; },
-          "What was wrong with other answers of the search, a sentence each.")
+          "Why the search rejected other answers, one sentence each.")
       .def_prop_ro(
           "name", [](const Schedule& s) { return s.facts().file.name; },
           "Name in the file that the schedule was lifted from, or an empty string.")
@@ -356,7 +359,7 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "rejected"_a = nb::none(), "name"_a = nb::none(), "dialect"_a = nb::none(),
           "protocol"_a = nb::none(), "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
           "threads_per_block"_a = nb::none(),
-          "The same schedule with other values of these fields; None leaves a field as it is.")
+          "Return the same schedule with other values of these fields; None keeps a field.")
       .def(
           "rows",
           [](const Schedule& s, const nb::object& npu, const nb::object& link) {
@@ -369,8 +372,8 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           R"(Transfers as columns ordered by start: all, one NPU's, or one link's.
 
 An NPU is a number or a name, a link a number or a pair of nodes.
-Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
-`transfer` and `route` name what is stored, of which they are images.)")
+Without an NPU and a link, an orbit returns its stored transfers. The rows of an NPU or a link are those
+of the whole schedule; their `transfer` and `route` name the stored ones that they are images of.)")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
           nb::sig("def to_pandas(self) -> typing.Any"),
@@ -383,14 +386,14 @@ added.)")
           nb::sig("def to_arrow(self) -> typing.Any"),
           R"(The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
-Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.)")
+Polars, DuckDB and others accept the schedule itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
           [](const Schedule& s, const nb::object&) { return arrow_stream(all_rows(s)); },
           "requested_schema"_a = nb::none(),
           nb::sig(
               "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
-          "The transfers for any library that knows Arrow, by the Arrow PyCapsule interface.")
+          "The transfers for any library that supports the Arrow PyCapsule interface.")
       .def(
           "link_bytes",
           [](const Schedule& s) {
@@ -428,13 +431,13 @@ Polars, DuckDB and others take the schedule itself, without a copy and without p
           },
           nb::sig("def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.int64]]"),
-          R"(Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
+          R"(Columns (begin, writer): transfer t reads the data that transfers writer[begin[t]:begin[t + 1]] wrote.
 
 Each reader of a sum of n arrivals lists all n of them.)")
       .def(
           "expand", [](const Schedule& s) { return std::make_shared<Schedule>(s.expand()); },
           nb::call_guard<nb::gil_scoped_release>(),
-          "The packed form with all transfers; see expanded_bytes for what it takes.")
+          "Return the packed form with all transfers; expanded_bytes is its size.")
       .def(
           "reverse",
           [](const Schedule& s, const nb::object& progress) {
@@ -443,7 +446,8 @@ Each reader of a sum of n arrivals lists all n of them.)")
             return std::make_shared<Schedule>(reverse(s, report));
           },
           "progress"_a = nb::none(),
-          "The reversed collective on the reversed topology, in the opposite order, retimed.")
+          "Return a schedule of the reversed collective on the reversed topology: the same "
+          "transfers backwards.")
       .def(
           "then",
           [](const Schedule& s, const Schedule& second, std::shared_ptr<Collective> collective,
@@ -454,7 +458,8 @@ Each reader of a sum of n arrivals lists all n of them.)")
                 concatenate(s, second, std::move(collective), report));
           },
           "second"_a, "collective"_a, "progress"_a = nb::none(),
-          "This schedule, then `second`, each chunk as soon as it is ready: for `collective`.")
+          "Return this schedule followed by `second`, for `collective`; each chunk continues as "
+          "soon as it is ready.")
       .def(
           "__eq__",
           [](const Schedule& a, nb::handle b) {
@@ -466,7 +471,7 @@ Each reader of a sum of n arrivals lists all n of them.)")
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def(
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
-          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
+          nb::sig("def _repr_html_(self) -> str"), "HTML for notebooks.")
       .def("__repr__", [](const Schedule& s) {
         return "<tacos.Schedule " + std::string(s.symmetry() ? "orbit" : "packed") + ": " +
                std::to_string(s.transfers()) + " transfers in " +
@@ -478,7 +483,7 @@ Each reader of a sum of n arrivals lists all n of them.)")
         "as_listed"_a = nb::none(),
         "Earliest start times of an ordered list of transfers; see tacos.schedule.retime. "
         "`as_listed`\n"
-        "insists on one sweep over the list (True) or on the event loop (False).");
+        "forces one sweep over the list (True) or the event loop (False).");
 }
 
 }  // namespace tacos::bindings

@@ -86,17 +86,18 @@ void bind_simulate(nb::module_& m) {
               "reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
               "progress: object | None = None, in_turn: bool | None = None) -> "
               "dict[str, numpy.typing.NDArray[typing.Any]]"),
-      R"(Runs a packed schedule over routes, one per lane; see tacos.simulate.
+      R"(Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
-Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
-`in_turn` insists on one sweep where nothing is recorded (True) or on the event loop (False).)");
+Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
+down. `in_turn` forces one sweep, without a record (True), or the event loop (False).)");
 
   m.def("simulate_as_scheduled", &as_scheduled_columns, "schedule"_a, "routes"_a,
         "progress"_a = nb::none(),
         nb::sig("def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | "
                 "None = None) -> dict[str, numpy.typing.NDArray[typing.Any]] | None"),
-        "What simulate returns without a record, if a run without disturbances goes exactly as the "
-        "schedule says and this is quick to see; else None.");
+        "The result of simulate without a record, if a quick check shows that an undisturbed run "
+        "equals the "
+        "schedule; otherwise None.");
 }
 
 }  // namespace tacos::bindings

@@ -20,7 +20,7 @@ void bind_symmetric(nb::module_& m) {
             std::move(topology), std::move(collective), std::move(provenance), report));
       },
       "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
-      "Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.");
+      "Solve a collective for one NPU of a symmetric network; see tacos.synth.symmetric.");
 
   m.def(
       "translations",
@@ -36,7 +36,8 @@ void bind_symmetric(nb::module_& m) {
       "topology"_a,
       nb::sig("def translations(topology: Topology) -> tuple[list[int], "
               "numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]"),
-      "The moves by one along each dimension: orders, node_image and link_image of a schedule.");
+      "The translations by one along each dimension: orders, node_image and link_image of a "
+      "schedule.");
 }
 
 }  // namespace tacos::bindings

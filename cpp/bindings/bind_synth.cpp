@@ -27,7 +27,7 @@ void bind_synth(nb::module_& m) {
       },
       "topology"_a, "collective"_a, nb::kw_only(), "seed"_a = 0, "threads"_a = 0, "steps"_a = true,
       "backwards"_a = false, "provenance"_a = "{}", "progress"_a = nb::none(),
-      "A schedule of a collective that sums nothing; see tacos.synth.greedy.");
+      "A schedule of a collective without sums; see tacos.synth.greedy.");
 
   m.def(
       "balanced",
@@ -46,7 +46,8 @@ void bind_synth(nb::module_& m) {
       },
       "collective"_a, "routes"_a, nb::kw_only(), "hop"_a, "box"_a, "chunk"_a, "src"_a, "dst"_a,
       "least_s"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
-      "Messages between pairs by relays of their boxes; see tacos.synth.balanced.");
+      "A schedule of messages between pairs, through relays in their boxes; see "
+      "tacos.synth.balanced.");
 
   m.def(
       "multitree",
@@ -89,7 +90,7 @@ void bind_synth(nb::module_& m) {
       },
       "parent"_a, "place"_a, "routes"_a, "weight"_a, nb::kw_only(), "fixed_root"_a, "trials"_a,
       "progress"_a = nb::none(), nb::rv_policy::reference,
-      "Ranks for the places of trees such that their edges share few links; see "
+      "An assignment of ranks to the places of trees whose edges share few links; see "
       "tacos.synth.baselines.trees.");
   m.def(
       "refine",
@@ -105,7 +106,7 @@ void bind_synth(nb::module_& m) {
       "The schedule after local search over what spreads finished values; see tacos.refine.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
         nb::call_guard<nb::gil_scoped_release>(),
-        "Whether greedy goes step by step, at 9 bytes per transfer.");
+        "Whether greedy works step by step, with 9 bytes per transfer.");
   m.def(
       "greedy_step_problem",
       [](const Topology& topology, const Collective& collective, std::uint64_t seed) {
@@ -126,7 +127,7 @@ void bind_synth(nb::module_& m) {
         return columns;
       },
       "topology"_a, "collective"_a, "seed"_a = 0,
-      "What the step-by-step matching reads, as flat columns; see cpp/synth/greedy_steps.hpp.");
+      "The input of the step-by-step matching, as flat columns; see cpp/synth/greedy_steps.hpp.");
 }
 
 }  // namespace tacos::bindings

@@ -69,14 +69,14 @@ std::string counted(std::int64_t count, const char* one, const char* several) {
 void bind_topology(nb::module_& m) {
   nb::class_<Topology>(m, "Topology", R"(A network: NPUs, switches and directed links.
 
-Nodes 0 … npus-1 are NPUs, the others switches. Made by the functions of tacos.topology,
-immutable afterwards; the columns are read-only NumPy arrays, one entry per link or switch.)")
+Nodes 0 … npus-1 are NPUs, the others are switches. The functions of tacos.topology make topologies.
+They are immutable; the columns are read-only NumPy arrays with one entry per link or switch.)")
       .def(nb::new_(&make_topology), nb::kw_only(), "npus"_a, "switch_capabilities"_a, "link_src"_a,
            "link_dst"_a, "link_latency_ps"_a, "link_bandwidth_Bps"_a, "link_model"_a = "pipelined",
            "forwarding"_a = "cut_through", "reduce_bandwidth_Bps"_a = 0, "family"_a = "",
            "dims"_a = std::vector<std::pair<std::string, std::int32_t>>{}, "symmetric"_a = false,
            "names"_a = std::vector<std::string>{}, "given_away"_a = false,
-           R"(Checks that the columns fit together.
+           R"(Check that the columns are consistent.
 
 With given_away=True, the links' columns are used without copying; do not write to them.)")
       .def_prop_ro("npus", &Topology::npus, "Number of NPUs.")
@@ -105,13 +105,13 @@ With given_away=True, the links' columns are used without copying; do not write 
           "\"pipelined\": a link is busy m/B; \"blocking\": latency + m/B.")
       .def_prop_ro(
           "forwarding", [](const Topology& t) { return name_of(t.spec().forwarding); },
-          "How switches pass data on: \"cut_through\" or \"store_and_forward\".")
+          "How switches forward data: \"cut_through\" or \"store_and_forward\".")
       .def_prop_ro(
           "reduce_bandwidth_Bps", [](const Topology& t) { return t.spec().reduce_bandwidth_Bps; },
-          "Bytes per second an NPU reduces; 0: reducing is free.")
+          "Bytes per second that an NPU reduces; 0: reducing takes no time.")
       .def_prop_ro(
           "family", [](const Topology& t) { return t.spec().family; },
-          "What the builder called it, such as \"torus\".")
+          "Name that the builder gave it, such as \"torus\".")
       .def_prop_ro(
           "dims",
           [](const Topology& t) {
@@ -122,7 +122,7 @@ With given_away=True, the links' columns are used without copying; do not write 
           "Kind and size of each dimension, the fastest-running first; empty if there are none.")
       .def_prop_ro(
           "symmetric", [](const Topology& t) { return t.spec().symmetric; },
-          "Whether translating the coordinates of all nodes leaves the network as it is.")
+          "Whether translating the coordinates of all nodes maps the network to itself.")
       .def_prop_ro(
           "names", [](const Topology& t) { return t.spec().names; },
           "Names of all nodes, or an empty list.")
@@ -136,17 +136,18 @@ With given_away=True, the links' columns are used without copying; do not write 
             }
             return t.name(node);
           },
-          "node"_a, "A name for messages: given, or \"npu 3\".")
+          "node"_a, "The node's name, or a default such as \"npu 3\".")
       .def("unreachable_pair", &Topology::unreachable_pair,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Two NPUs of which the first cannot reach the second, or None.")
+           "Two NPUs, the first of which cannot reach the second; None if there are none.")
       .def("diameter", &Topology::diameter, "samples"_a = 256,
            nb::call_guard<nb::gil_scoped_release>(),
            "Hops of the longest shortest path between NPUs, seen from up to `samples` of them.")
       .def(
           "reversed", [](const Topology& t) { return std::make_shared<Topology>(t.reversed()); },
           nb::call_guard<nb::gil_scoped_release>(),
-          "Every link turned around, multicast and reduce exchanged; link ids stay.")
+          "Return the topology with all links reversed, and multicast and reduce exchanged; link "
+          "ids stay.")
       .def(
           "__eq__",
           [](const Topology& a, nb::handle b) {
@@ -160,7 +161,7 @@ With given_away=True, the links' columns are used without copying; do not write 
       .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def(
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
-          nb::sig("def _repr_html_(self) -> str"), "What a notebook shows.")
+          nb::sig("def _repr_html_(self) -> str"), "HTML for notebooks.")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
           nb::sig("def to_pandas(self) -> typing.Any"),

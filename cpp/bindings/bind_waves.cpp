@@ -10,7 +10,7 @@ using namespace nb::literals;
 
 namespace {
 
-// What a driver in Python needs to know of a program, in columns.
+// The data of a program that a driver in Python needs, as columns.
 struct WaveColumns {
   std::int32_t count;
   Column<std::int32_t> receive, store, act;
@@ -65,42 +65,44 @@ RankLayout lay_out_rank(const std::shared_ptr<Program>& program, NodeId rank, st
 }  // namespace
 
 void bind_waves(nb::module_& m) {
-  nb::class_<WaveColumns>(m, "Waves", "A program cut into waves of messages.")
+  nb::class_<WaveColumns>(m, "Waves", "A program divided into waves of messages.")
       .def_ro("count", &WaveColumns::count, "Number of waves; the first has no messages.")
       .def_prop_ro(
           "receive", [](const WaveColumns& c) { return view(c.receive); }, nb::rv_policy::reference,
-          "Per step, the wave in which what it receives arrives, or -1.")
+          "Per step, the wave in which its message arrives, or -1.")
       .def_prop_ro(
           "store", [](const WaveColumns& c) { return view(c.store); }, nb::rv_policy::reference,
-          "Per step, the wave in which that is stored or added, or -1.")
+          "Per step, the wave in which the message is stored or added, or -1.")
       .def_prop_ro(
           "aside", [](const WaveColumns& c) { return view(c.aside); }, nb::rv_policy::reference,
-          "Per step, whether what arrives must be kept aside until it is stored.")
+          "Per step, whether the message must be staged until it is stored.")
       .def_prop_ro(
           "act", [](const WaveColumns& c) { return view(c.act); }, nb::rv_policy::reference,
-          "Per step, the wave in which it sends, or does what it does alone.")
+          "Per step, the wave in which it sends, or does its local work.")
       .def_prop_ro(
           "order", [](const WaveColumns& c) { return view(c.order); }, nb::rv_policy::reference,
-          "What steps do alone, in order: 2 i where step i stores, 2 i + 1 where it acts.");
+          "Local work of steps in order: 2 i where step i stores, 2 i + 1 where it acts.");
   m.def("waves", &cut, "program"_a,
-        "Cuts a program of sends and receives into waves, in which messages move together.");
+        "Divide a program of sends and receives into waves, in which messages move together.");
 
-  nb::class_<RankLayout>(m, "RankLayout", "Where the data of one rank are, in elements.")
+  nb::class_<RankLayout>(m, "RankLayout", "The positions of one rank's data, in elements.")
       .def_ro("first_step", &RankLayout::first_step, "First of the rank's steps.")
-      .def_ro("padded", &RankLayout::padded, "Whether all slots are alike, unlike the caller's.")
-      .def_ro("scratch_elements", &RankLayout::scratch_elements, "Of the scratch buffer.")
+      .def_ro("padded", &RankLayout::padded,
+              "Whether all slots have the same size, unlike the caller's.")
+      .def_ro("scratch_elements", &RankLayout::scratch_elements,
+              "Size of the scratch buffer in elements.")
       .def_prop_ro(
           "input_offset", [](const RankLayout& c) { return view(c.input_offset); },
-          nb::rv_policy::reference, "Where each input slot begins, then the whole.")
+          nb::rv_policy::reference, "Offset of each input slot, then the total size.")
       .def_prop_ro(
           "output_offset", [](const RankLayout& c) { return view(c.output_offset); },
-          nb::rv_policy::reference, "Where each output slot begins, then the whole.")
+          nb::rv_policy::reference, "Offset of each output slot, then the total size.")
       .def_prop_ro(
           "given_input", [](const RankLayout& c) { return view(c.given_input); },
-          nb::rv_policy::reference, "Where each slot begins in the caller's input.")
+          nb::rv_policy::reference, "Offset of each slot in the caller's input.")
       .def_prop_ro(
           "given_output", [](const RankLayout& c) { return view(c.given_output); },
-          nb::rv_policy::reference, "Where each slot begins in the caller's output.")
+          nb::rv_policy::reference, "Offset of each slot in the caller's output.")
       .def_prop_ro(
           "begin", [](const RankLayout& c) { return view(c.begin); }, nb::rv_policy::reference,
           "First segment of each step, then their number.")
@@ -109,18 +111,18 @@ void bind_waves(nb::module_& m) {
           nb::rv_policy::reference, "Per segment, the buffer it is read from.")
       .def_prop_ro(
           "src_offset", [](const RankLayout& c) { return view(c.src_offset); },
-          nb::rv_policy::reference, "Per segment, where it is read.")
+          nb::rv_policy::reference, "Per segment, the offset at which it is read.")
       .def_prop_ro(
           "dst_buffer", [](const RankLayout& c) { return view(c.dst_buffer); },
           nb::rv_policy::reference, "Per segment, the buffer it is written to.")
       .def_prop_ro(
           "dst_offset", [](const RankLayout& c) { return view(c.dst_offset); },
-          nb::rv_policy::reference, "Per segment, where it is written.")
+          nb::rv_policy::reference, "Per segment, the offset at which it is written.")
       .def_prop_ro(
           "elements", [](const RankLayout& c) { return view(c.elements); },
           nb::rv_policy::reference, "Per segment, its elements.");
   m.def("lay_out", &lay_out_rank, "program"_a, "rank"_a, "count"_a,
-        "Where a rank's data are when the buffer has this many elements.");
+        "The positions of a rank's data in a buffer of this many elements.");
 }
 
 }  // namespace tacos::bindings

@@ -66,7 +66,7 @@ auto shown(Column<T> WorkloadColumns::* column) {
   return [column](const Workload& workload) { return view(workload.columns().*column); };
 }
 
-// The nodes, column by column; not their dependencies, of which a node may have any number.
+// The columns of the nodes, without dependencies, since a node may have any number of them.
 nb::typed<nb::dict, nb::str, nb::any> rows(const Workload& workload) {
   const auto& c = workload.columns();
   nb::typed<nb::dict, nb::str, nb::any> out;
@@ -97,7 +97,7 @@ std::vector<T> list(const Array<T>& array) {
 
 void bind_nodes(nb::module_& m) {
   nb::class_<ProgramNodes>(m, "ProgramNodes",
-                           "The nodes of a program, and which step each belongs to.")
+                           "The nodes of a program, and the step that each belongs to.")
       .def_prop_ro(
           "program",
           [](const ProgramNodes& nodes) { return std::const_pointer_cast<Program>(nodes.program); },
@@ -107,7 +107,7 @@ void bind_nodes(nb::module_& m) {
           [](const ProgramNodes& nodes) {
             return std::const_pointer_cast<Workload>(nodes.workload);
           },
-          "The nodes that carry it out.");
+          "The nodes that carry out the program.");
   m.def(
       "program_nodes",
       [](std::shared_ptr<Program> program, const Array<std::int64_t>& chunk_bytes,
@@ -137,10 +137,12 @@ On each link, messages leave in the order of the rows (src, dst, chunk, link).)"
 void bind_workload(nb::module_& m) {
   const auto keep = nb::rv_policy::reference;
   const auto none = nb::none();
-  nb::class_<Workload>(m, "Workload", R"(What each rank does: nodes that wait for one another.
+  nb::class_<Workload>(
+      m, "Workload",
+      R"(The computations, messages and memory accesses of each rank, with their dependencies.
 
-One row per node, ordered by rank. Made by the functions of tacos.workload, immutable afterwards; the
-columns are read-only NumPy arrays.)")
+One row per node, ordered by rank. The functions of tacos.workload make workloads. They are immutable;
+the columns are read-only NumPy arrays.)")
       .def(nb::new_(&make_workload), nb::kw_only(), "npus"_a, "rank"_a, "kind"_a,
            "peer"_a.none() = none, "bytes"_a.none() = none, "tag"_a.none() = none,
            "duration_ps"_a.none() = none, "flops"_a.none() = none, "comm"_a.none() = none,
@@ -148,10 +150,10 @@ columns are read-only NumPy arrays.)")
            "priority"_a.none() = none, "dims"_a.none() = none, "name"_a.none() = none,
            "dep_begin"_a.none() = none, "dep"_a.none() = none, "groups"_a = Groups{},
            "names"_a = std::vector<std::string>{},
-           R"(Checks that the columns fit together.
+           R"(Check that the columns are consistent.
 
-Columns must have the types that the properties of the same names have: nothing is converted. Columns
-that are left out have their defaults; tacos.workload.from_nodes converts, spreads and sorts.)")
+Columns must have the same types as the properties of the same names; nothing is converted. Omitted
+columns have defaults; tacos.workload.from_nodes converts, broadcasts and sorts.)")
       .def_prop_ro("npus", &Workload::npus, "Number of ranks.")
       .def_prop_ro("nodes", &Workload::nodes, "Number of nodes.")
       .def_prop_ro("rank", shown(&WorkloadColumns::rank), keep, "Rank of each node, ascending.")
@@ -159,19 +161,19 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
                    "0 send, 1 recv, 2 comp, 3 coll, 4 load, 5 store.")
       .def_prop_ro("peer", shown(&WorkloadColumns::peer), keep,
                    "The other rank of a send or recv, otherwise -1.")
-      .def_prop_ro(
-          "bytes", shown(&WorkloadColumns::bytes), keep,
-          "Size of a message or collective, or what a comp, load or store moves in memory.")
+      .def_prop_ro("bytes", shown(&WorkloadColumns::bytes), keep,
+                   "Size of a message or collective, or the bytes that a comp, load or store moves "
+                   "in memory.")
       .def_prop_ro("tag", shown(&WorkloadColumns::tag), keep, "Tag of a send or recv.")
       .def_prop_ro("duration_ps", shown(&WorkloadColumns::duration_ps), keep,
-                   "Duration of a comp in picoseconds; 0 where it is not known.")
+                   "Duration of a comp in picoseconds; 0 if unknown.")
       .def_prop_ro("flops", shown(&WorkloadColumns::flops), keep,
-                   "Floating-point operations of a comp; 0 where they are not known.")
+                   "Floating-point operations of a comp; 0 if unknown.")
       .def_prop_ro("comm", shown(&WorkloadColumns::comm), keep,
                    "Kind of a collective: an index into tacos.workload.COMMS.")
       .def_prop_ro("id", shown(&WorkloadColumns::id), keep, "Number of the node within its rank.")
       .def_prop_ro("on_cpu", shown(&WorkloadColumns::on_cpu), keep,
-                   "1 for a comp that leaves the NPU free.")
+                   "1 for a comp that does not occupy the NPU.")
       .def_prop_ro("group", shown(&WorkloadColumns::group), keep,
                    "Group of a collective, 0 for all ranks.")
       .def_prop_ro("priority", shown(&WorkloadColumns::priority), keep, "Priority of a collective.")
@@ -180,7 +182,7 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
       .def_prop_ro("name", shown(&WorkloadColumns::name), keep,
                    "Name of each node: an index into `names`.")
       .def_prop_ro("dep_begin", shown(&WorkloadColumns::dep_begin), keep,
-                   "Where each node's dependencies begin in `dep`, then their number.")
+                   "Offset of each node's dependencies in `dep`, then their number.")
       .def_prop_ro("dep", shown(&WorkloadColumns::dep), keep, "Rows that nodes wait for.")
       .def_prop_ro(
           "groups", [](const Workload& workload) { return workload.columns().groups; },
@@ -189,7 +191,7 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
           "names", [](const Workload& workload) { return workload.columns().names; },
           "The distinct names of nodes.")
       .def("rows", &rows, nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
-           "All columns but the dependencies, by name.")
+           "All columns except the dependencies, by name.")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
           nb::sig("def to_pandas(self) -> typing.Any"),
@@ -201,14 +203,14 @@ that are left out have their defaults; tacos.workload.from_nodes converts, sprea
           nb::sig("def to_arrow(self) -> typing.Any"),
           R"(The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
-Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.)")
+Polars, DuckDB and others accept the workload itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
           [](const Workload& w, const nb::object&) { return arrow_stream(rows(w)); },
           "requested_schema"_a = nb::none(),
           nb::sig(
               "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
-          "The nodes for any library that knows Arrow, by the Arrow PyCapsule interface.")
+          "The nodes for any library that supports the Arrow PyCapsule interface.")
       .def(
           "describe",
           [](const Workload& workload, std::int64_t row) {
@@ -219,7 +221,7 @@ Polars, DuckDB and others take the workload itself, without a copy and without p
             }
             return workload.describe(static_cast<std::size_t>(row));
           },
-          "row"_a, "A node in words, as messages name it.")
+          "row"_a, "A node in words, for messages.")
       .def(
           "__eq__",
           [](const Workload& a, nb::handle b) {

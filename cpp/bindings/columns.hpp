@@ -21,7 +21,7 @@ using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using ReadOnly = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
 
-// A read-only view; `column` shares ownership, so the view may outlive the object it came from.
+// A read-only view; `column` shares ownership, so the view may outlive the object that it came from.
 template <typename T>
 ReadOnly<T> view(const Column<T>& column) {
   auto keep = std::make_unique<Column<T>>(column);
@@ -30,17 +30,18 @@ ReadOnly<T> view(const Column<T>& column) {
   return ReadOnly<T>(data, {column.size()}, owner);
 }
 
-// A column from an array the caller keeps: its values are copied.
+// A column with a copy of an array's values.
 template <typename T>
 Column<T> copy(const Array<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.shape(0));
 }
 
-// A column over an array the caller gives away: nothing is copied, the array is kept alive.
+// A column over an array, without a copy; it keeps the array alive.
 template <typename T>
 Column<T> adopt(const Array<T>& array) {
   std::shared_ptr<const void> owner(new Array<T>(array), [](const Array<T>* kept) {
-    const nb::gil_scoped_acquire gil;  // a thread without it may drop the last reference
+    const nb::gil_scoped_acquire
+        gil;  // a thread that does not hold the GIL may drop the last reference
     delete kept;
   });
   return Column<T>({array.data(), array.shape(0)}, std::move(owner));
@@ -52,8 +53,8 @@ ReadOnly<T> give(std::vector<T> values) {
   return view(Column<T>(std::move(values)));
 }
 
-// Reports to `callback`, unless it is None, at most every 50 ms, and lets Ctrl-C through:
-// the KeyboardInterrupt, like any exception of the callback, travels up through the core.
+// Reports progress to `callback`, unless it is None, at most every 50 ms, and checks for Ctrl-C:
+// the KeyboardInterrupt, like any exception of the callback, propagates through the core.
 inline Progress progress_to(const nb::object& callback) {
   using Clock = std::chrono::steady_clock;
   auto last = std::make_shared<Clock::time_point>(Clock::now());

@@ -1,4 +1,4 @@
-// What bound classes need from the package: it connects functions once, so that this module imports none of it.
+// Functions of the package that bound classes call. The package connects them once, so that this module imports nothing from it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ struct Hooks {
   nb::object find_network;         // (spec or path) -> topology
   nb::object to_pandas;            // (object) -> data frame
   nb::object to_arrow;             // (columns by name) -> table
-  nb::object to_html;              // (object) -> what a notebook shows
+  nb::object to_html;              // (object) -> HTML for notebooks
   nb::object from_json, to_json;   // (text) -> value, (value) -> text
 };
 

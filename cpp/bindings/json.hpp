@@ -1,4 +1,4 @@
-// The core keeps provenance as JSON text; the package above reads and writes it.
+// The core stores provenance as JSON text; the Python package reads and writes it.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// The extension module tacos._core: declares what the bind_*.cpp files add and maps the errors.
+// The extension module tacos._core: calls the functions of the bind_*.cpp files and maps exceptions.
 #include <nanobind/nanobind.h>
 
 #include "runtime/tcp.hpp"
@@ -36,9 +36,9 @@ void bind_pickling(nb::module_& m);
 }  // namespace tacos::bindings
 
 NB_MODULE(_core, m) {
-  // Objects that modules keep until the interpreter exits are not leaks worth a message.
+  // Objects that modules keep until the interpreter exits are not leaks.
   nb::set_leak_warnings(false);
-  m.doc() = "The compiled core of tacos; its public face is the package tacos.";
+  m.doc() = "The compiled core of tacos; use it through the package tacos.";
   nb::exception<tacos::Error> error(m, "TacosError", PyExc_Exception);
   nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
   const nb::tuple both = nb::make_tuple(error, nb::handle(PyExc_RuntimeError));

@@ -1,5 +1,5 @@
-// Pickling: an object is taken apart into the arguments of its constructor, and made again by it. So what is unpickled
-// passes the same validation as everything else.
+// Pickling: an object is stored as the arguments of its constructor. So unpickled objects are validated like all
+// others.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,10 +8,10 @@ namespace tacos::bindings {
 
 namespace nb = nanobind;
 
-// The arguments of the constructor that make the object again, by name.
+// The constructor arguments that recreate the object, by name.
 nb::dict fields(nb::handle item);
 
-// What __reduce__ returns.
+// The result of __reduce__.
 nb::tuple reduced(nb::handle item);
 
 }  // namespace tacos::bindings

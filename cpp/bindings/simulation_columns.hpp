@@ -1,4 +1,4 @@
-// The result of a simulation as columns; causes, which only schedules have, are left to the caller.
+// The result of a simulation as columns; the caller adds causes, which only schedules have.
 #pragma once
 
 #include <utility>

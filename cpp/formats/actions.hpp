@@ -1,4 +1,4 @@
-// What packing works on: the steps of a program, which waits for which, and what they touch.
+// The data that packing works on: the steps of a program, their dependencies, and the slots that they access.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace tacos::packing {
 
-using Node = std::int32_t;  // a step to be, numbered in the order in which they could run
+using Node = std::int32_t;  // a future step; nodes are numbered in an order in which they can run
 constexpr Node kNone = -1;
 
-// Which step waits for which, and where messages go.
+// Dependencies between steps, and the receivers of messages.
 class Graph {
  public:
   explicit Graph(const Program& program) : program_(program), receiver_(at(program.steps()), -1) {
@@ -41,8 +41,7 @@ class Graph {
     for (auto d = s.dep_begin[at(step)]; d < s.dep_begin[at(step) + 1]; ++d) visit(s.dep[at(d)]);
   }
 
-  // How many steps come one after the other before each; `more` adds predecessors. Steps that can
-  // never run have -1.
+  // The length of the longest chain of steps before each step; -1 for steps that can never run. `more` adds predecessors.
   template <typename More>
   std::vector<std::int32_t> levels(const More& more) const {
     const auto count = at(program_.steps());
@@ -83,7 +82,7 @@ class Graph {
   std::vector<StepId> receiver_;
 };
 
-// All slots of all ranks in one row; in place, the two slots of one chunk are one place.
+// Numbers the slots of all ranks consecutively. In place, the two slots of a chunk have one number.
 class Places {
  public:
   explicit Places(const Program& program) {
@@ -136,11 +135,11 @@ struct Range {
 struct Action {
   StepOp op = StepOp::nop;
   NodeId rank = 0;
-  ThreadId thread = 0;  // in the program that is packed
+  ThreadId thread = 0;  // in the original program
   Range src, dst;
   std::int32_t count = 0;
-  Node partner = kNone;  // the receive of a send, the send of a receive
-  std::int32_t key = 0;  // when it could run
+  Node partner = kNone;  // the other end of its message
+  std::int32_t key = 0;  // its place in an order in which all steps can run
 };
 
 }  // namespace tacos::packing

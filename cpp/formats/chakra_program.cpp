@@ -1,4 +1,4 @@
-// Programs from traces: pairing messages, and arranging nodes as steps of threads.
+// Programs from traces: pairs sends with receives, and arranges nodes as steps of threads.
 #include <algorithm>
 #include <optional>
 #include <tuple>
@@ -22,7 +22,7 @@ std::vector<std::int64_t> Traces::pairs() const {
     const bool sent = kind[i] == 0;
     return std::tuple(sent ? rank[i] : peer[i], sent ? peer[i] : rank[i], tag[i], bytes[i]);
   };
-  // Rows break ties, so the first send meets the first receive.
+  // Rows break ties, so the first send is paired with the first receive.
   const auto less = [&](std::int64_t a, std::int64_t b) {
     const auto ka = key(a), kb = key(b);
     return ka != kb ? ka < kb : a < b;
@@ -45,7 +45,7 @@ std::vector<std::int64_t> Traces::pairs() const {
 namespace {
 
 Buffer buffer_of(std::int32_t number) {
-  return static_cast<Buffer>(std::min(number, std::int32_t{255}));  // for Program to refuse
+  return static_cast<Buffer>(std::min(number, std::int32_t{255}));  // Program refuses it
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ using protobuf::Field;
 using protobuf::Reader;
 using protobuf::Wire;
 
-constexpr std::size_t kMaxDims = 8;  // what a byte of flags holds
+constexpr std::size_t kMaxDims = 8;  // the bits of a byte of flags
 constexpr std::int64_t kLongest_us = kLongestComp_ps / 1'000'000;
 constexpr std::array<std::string_view, 8> kTypes = {
     "INVALID_NODE", "METADATA_NODE",  "MEM_LOAD_NODE",  "MEM_STORE_NODE",
@@ -32,7 +32,7 @@ std::int64_t zigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
 }
 
-// The value of an attribute; which of its members count depends on the name.
+// The value of an attribute; the attribute's name determines which members are used.
 struct Attribute {
   std::string_view name;
   std::uint32_t field = 0;
@@ -41,7 +41,7 @@ struct Attribute {
   std::string_view bytes;
   std::size_t position = 0;
 
-  // As a whole number between limits.
+  // Returns it as a whole number; fails if it is outside the limits.
   std::int64_t whole(std::int64_t low, std::int64_t high) const {
     const auto refuse = [&](const std::string& found) {
       Reader::fail(position, std::string(name) + " is " + found + "; it must be " +
@@ -53,7 +53,7 @@ struct Attribute {
     if (field < 7 || field > 27 || field % 2 == 0 || wire != expected) refuse("not a whole number");
     std::int64_t number = static_cast<std::int64_t>(value);
     switch (field) {
-      case 7:  // int32, of which writers may fill the upper half or not
+      case 7:  // int32: writers may or may not sign-extend it to 64 bits
         number = static_cast<std::int32_t>(value);
         break;
       case 11:
@@ -79,7 +79,7 @@ struct Attribute {
     return number;
   }
 
-  // The values of a list with field number `list`.
+  // Calls `visit` for each value of a list with field number `list`.
   template <typename Visit>
   void each(std::uint32_t list, const Visit& visit) const {
     if (field != list || wire != Wire::bytes) {
@@ -123,7 +123,7 @@ Attribute attribute_of(std::string_view bytes, std::size_t position) {
 
 }  // namespace
 
-// One node as it is read.
+// A node while it is being read.
 struct Traces::Node {
   std::uint64_t id = 0, type = 0, duration_us = 0, start_us = 0;
   std::string_view name;
@@ -287,7 +287,7 @@ void Traces::add_node(std::string_view message, std::size_t position) {
         break;
     }
   }
-  // A node that waits twice for another one waits once.
+  // Drop duplicate dependencies.
   const auto data = dep.begin() + static_cast<std::ptrdiff_t>(deps);
   std::sort(data, dep.end());
   dep.erase(std::unique(data, dep.end()), dep.end());
@@ -331,7 +331,7 @@ void Traces::add_row(const Node& node, std::size_t position) {
   const NodeKind what = kKindOf[node.type];
   const std::int32_t self = ranks() - 1;
   const bool message = what == NodeKind::send || what == NodeKind::recv;
-  const auto size = node.bytes ? node.bytes : node.chunks;  // some converters say chunks alone
+  const auto size = node.bytes ? node.bytes : node.chunks;  // some converters write chunks only
   std::int64_t other = -1;
   if (message) {
     const bool out = what == NodeKind::send;
@@ -383,11 +383,12 @@ void Traces::add_row(const Node& node, std::size_t position) {
     step_of.back() = static_cast<std::int64_t>(nodes()) - 1;
     std::copy(node.step.begin(), node.step.end(), step_fields.end() - std::ptrdiff_t{kStepFields});
   } else if (node.step_of) {
-    step_of.back() = -2 - static_cast<std::int64_t>(*node.step_of);  // an id, until `resolve`
+    // An id, until `resolve` replaces it by a row.
+    step_of.back() = -2 - static_cast<std::int64_t>(*node.step_of);
   }
 }
 
-// Ids become rows.
+// Replaces ids by rows.
 void Traces::resolve(std::size_t first_row) {
   if (nodes() == first_row) invalid("the trace has no nodes, which leaves the rank nothing to do");
   std::vector<std::pair<std::uint64_t, std::int64_t>> rows;  // by id
@@ -429,7 +430,7 @@ void Traces::resolve(std::size_t first_row) {
   step_fields.resize(nodes() * kStepFields);
 }
 
-// The rows from first to last, each after those that it waits for; throws if they wait in a circle.
+// The rows from first to last in dependency order; throws if the dependencies form a cycle.
 std::vector<std::size_t> Traces::runnable(std::size_t first, std::size_t last) const {
   std::vector<std::size_t> order;
   order.reserve(last - first);
@@ -496,7 +497,7 @@ void Traces::chain_streams(std::size_t first_row) {
   for (auto row = first_row; row < nodes(); ++row) {
     if (waits[row - first_row] == 0) free(row);
   }
-  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;  // of each stream
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;  // last row of each stream
   std::vector<std::int64_t> before(rows, kNoRow);
   while (!ready.empty()) {
     const auto row = std::get<2>(ready.top());
@@ -535,7 +536,7 @@ void Traces::chain_streams(std::size_t first_row) {
   dep_is_control.insert(dep_is_control.end(), control.begin(), control.end());
 }
 
-// What waits for a node that takes no time waits for what it waits for. A rank keeps one node.
+// Removes nodes that take no time: their successors inherit their dependencies. Each rank keeps at least one node.
 void Traces::drop_notes() {
   if (std::find(is_note_.begin(), is_note_.end(), 1) == is_note_.end()) return;
   std::vector<std::size_t> kept(at(ranks()), 0), total(at(ranks()), 0);
@@ -547,7 +548,7 @@ void Traces::drop_notes() {
     auto& left = kept[at(rank[row])];
     if (left == 0) is_note_[row] = 0, left = 1;
   }
-  // Nodes come after what they wait for, so that lists of notes are complete when they are used.
+  // Nodes are visited in dependency order, so a removed node's list is complete when a successor inherits it.
   std::vector<std::vector<std::int64_t>> waits(nodes());
   for (const auto row : runnable(0, nodes())) {
     auto& mine = waits[row];

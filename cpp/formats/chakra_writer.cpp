@@ -90,7 +90,7 @@ void put_packed(std::string& out, std::uint32_t field, std::span<const std::uint
   for (const auto value : values) put_varint(out, value);
 }
 
-// The nodes of one rank. `wait_of(d)` says why dependency d is there, `extra(out, row)` adds attributes.
+// Writes the nodes of one rank. `wait_of(d)` returns the reason for dependency d; `extra(out, row)` adds attributes.
 template <typename WaitOf, typename Extra>
 std::string written(const Workload& workload, NodeId rank, std::string_view about,
                     const WaitOf& wait_of, const Extra& extra) {
@@ -151,7 +151,7 @@ std::string written(const Workload& workload, NodeId rank, std::string_view abou
   return out;
 }
 
-// Which chunks a message carries, and which step a node belongs to.
+// Attributes for the chunks that a message carries and the step that a node belongs to.
 class StepNotes {
  public:
   StepNotes(const ProgramNodes& nodes, NodeId rank)
@@ -186,7 +186,7 @@ class StepNotes {
                                      std::int64_t{s_.src_buffer[i]}, std::int64_t{s_.src_slot[i]},
                                      std::int64_t{s_.dst_buffer[i]}, std::int64_t{s_.dst_slot[i]},
                                      std::int64_t{s_.count[i]}}) {
-      // -1 stands for "none" only where the buffer says so, too; as a varint it would take 10 bytes.
+      // -1 means "none", which the buffer says as well; as a varint it would take 10 bytes.
       put_varint(list, static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0)));
     }
     put_list(out, "tacos_step", kInt32List, list);

@@ -86,9 +86,9 @@ class Channels {
  private:
   // A link on one channel.
   struct Line {
-    std::int32_t onto = -1, from = -1;    // coupled links: out of its end, into its start
-    std::int32_t sent = 0, received = 0;  // steps, at its start and its end
-    Node last = kNone;                    // receive
+    std::int32_t onto = -1, from = -1;    // coupled links: the next one, the previous one
+    std::int32_t sent = 0, received = 0;  // steps at its start and at its end
+    Node last = kNone;                    // last receive
   };
 
   Line& line(std::int32_t link, std::int32_t channel) {
@@ -96,7 +96,7 @@ class Channels {
     if (at(channel) >= channels.size()) channels.resize(at(channel) + 1);
     return channels[at(channel)];
   }
-  // How many ranks a rank sends to and receives from on a channel.
+  // The number of ranks that a rank sends to, and receives from, on a channel.
   std::pair<std::int32_t, std::int32_t>& peers(NodeId rank, std::int32_t channel) {
     auto& channels = peers_[at(rank)];
     if (at(channel) >= channels.size()) channels.resize(at(channel) + 1);
@@ -107,7 +107,7 @@ class Channels {
     if (onto == out && from == in) return true;
     return onto < 0 && from < 0 && line(in, channel).received + line(out, channel).sent < budget_;
   }
-  // Whether the thread at the start, or the end, of a link has room for a further step.
+  // Whether the threads at both ends of a link have room for another step.
   bool has_room(std::int32_t link, std::int32_t channel) {
     const Line& here = line(link, channel);
     const auto at_start = here.sent + (here.from < 0 ? 0 : line(here.from, channel).received);
@@ -155,7 +155,7 @@ class Channels {
     }
   }
 
-  // How many hops from `send` on could be fused on a channel; `visit` is told of them.
+  // The number of hops, from `send` on, that could be fused on a channel; calls `visit` for each.
   template <typename Visit>
   std::pair<std::int32_t, bool> hops(Node send, std::int32_t channel, const Visit& visit) {
     for (std::int32_t count = 0; count < kLookahead; ++count) {

@@ -1,7 +1,7 @@
-// JSON as a stream of values, for texts too long to become trees of objects.
+// JSON as a stream of values, for texts that are too long for trees of objects.
 //
-// The caller has parsed the text before, with a parser that explains errors of syntax better; here such
-// an error only ends the reading. What is read has to be of the kind that the caller asks for.
+// The caller has already parsed the text with a parser that explains syntax errors; here such an
+// error only ends the reading. The caller checks the type of a value before reading it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  // Calls field(name) for every field of the object; it has to read or skip the value.
+  // Calls field(name) for every field of the object; the callback must read or skip the value.
   template <typename Field>
   void object(const Field& field) {
     expect('{');
@@ -30,7 +30,7 @@ class Reader {
     }
   }
 
-  // Calls element() for every element of the list; it has to read or skip it.
+  // Calls element() for every element of the list; the callback must read or skip the element.
   template <typename Element>
   void list(const Element& element) {
     expect('[');
@@ -40,7 +40,7 @@ class Reader {
     }
   }
 
-  // What stands between the quotes; escapes stay as they are.
+  // The text between the quotes; escapes are not decoded.
   std::string_view string() {
     expect('"');
     const auto begin = at_;
@@ -49,7 +49,7 @@ class Reader {
     return text_.substr(begin, at_++ - begin);
   }
 
-  // A whole number of at most 18 digits, else nothing (and the reader stays where it is).
+  // A whole number of at most 18 digits, or nothing; then the reader does not move.
   std::optional<std::int64_t> number() {
     peek();
     auto at = at_;

@@ -12,8 +12,8 @@ using namespace packing;
 
 namespace {
 
-// Per step, the dependencies that do not follow from the order of threads and other dependencies. A step's clock
-// says for each thread of its rank how many steps are complete when the step is.
+// Per step, the dependencies that are not implied by the order of threads and by other dependencies. A step's clock has, for
+// each thread of its rank, the number of steps that are complete when this step is.
 using Dependencies = std::vector<std::vector<StepId>>;
 
 Dependencies needed_dependencies(const Program& program, const Graph& graph,
@@ -48,7 +48,7 @@ Dependencies needed_dependencies(const Program& program, const Graph& graph,
       auto* clock = clock_of(step);
       if (!graph.is_first(step)) std::copy_n(clock_of(step - 1), width, clock);
       before = all[at(step)];
-      // The latest first: most of the others follow from it.
+      // The latest first, because it implies most of the others.
       std::sort(before.begin(), before.end(), [&](StepId a, StepId b) {
         return std::pair(level[at(a)], a) > std::pair(level[at(b)], b);
       });
@@ -156,14 +156,14 @@ class Keeper {
   }
 
  private:
-  // A part of a thread that becomes a thread.
+  // A part of a thread, which becomes a thread of its own.
   struct Piece {
     NodeId rank = 0, send_peer = -1, recv_peer = -1;
     std::int32_t channel = 0;
     std::vector<StepId> steps;
   };
 
-  // Of each rank and channel, the thread that is the k-th to send and the one that is the k-th to receive become one.
+  // On each rank and channel, joins the k-th thread that sends with the k-th thread that receives.
   void join() {
     const auto level = graph_.levels([](StepId, const auto&) {});
     const auto rows_of = [&](const Piece& piece) {
@@ -201,12 +201,12 @@ class Keeper {
     std::erase_if(pieces_, [](const Piece& piece) { return piece.steps.empty(); });
   }
 
-  // Drops dependencies of sends on sends where too many threads are awaited; returns whether there are any.
+  // Drops dependencies of sends on sends if too many threads are awaited; returns whether it dropped any.
   bool spare_awaited() {
     const auto& s = program_.spec();
     const auto sends = [&](StepId step) { return graph_.receiver(step) >= 0; };
     std::vector<std::int64_t> waits(at(program_.threads()), 0);
-    std::vector<std::uint8_t> kept(waits.size(), 0);  // what other steps than sends wait for
+    std::vector<std::uint8_t> kept(waits.size(), 0);  // awaited by steps other than sends
     for (StepId step = 0; step < program_.steps(); ++step) {
       for (const StepId before : needed_[at(step)]) ++waits[at(graph_.thread(before))];
       for (const StepId before : all_[at(step)]) {
@@ -221,7 +221,7 @@ class Keeper {
     bool any = false;
     for (auto& threads : awaited) {
       if (std::ssize(threads) <= options_.awaited) continue;
-      // Those come last that are awaited the most; of the others each rank takes other peers.
+      // The threads that are awaited most come last; among the others, each rank starts with a different peer.
       const auto turn = [&](ThreadId t) {
         const NodeId to = s.thread_send_peer[at(t)] - s.thread_rank[at(t)];
         return std::tuple(kept[at(t)], waits[at(t)], to < 0 ? to + program_.ranks() : to);
@@ -251,7 +251,7 @@ class Keeper {
           others.push_back(before);
           continue;
         }
-        // It comes earlier in the order, so the sends that it waits for stay awaited.
+        // That send is earlier in the order, so the sends that it waits for stay awaited.
         std::copy_if(all_[at(before)].begin(), all_[at(before)].end(), std::back_inserter(others),
                      [&](StepId b) { return sends(b) && graph_.thread(b) != graph_.thread(step); });
       }
@@ -280,7 +280,7 @@ class Keeper {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(needed_[at(step)].size()));
   }
 
-  // Both ends of a connection are cut at the same messages.
+  // Cuts both ends of a connection at the same messages.
   void cut(ThreadId sender, ThreadId receiver) {
     const auto& s = program_.spec();
     const auto begin = static_cast<StepId>(s.thread_begin[at(sender)]);

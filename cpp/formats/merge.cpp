@@ -26,7 +26,7 @@ class Merger {
     find_conflicts();
   }
 
-  // Steps in the order in which they could run; nops are left out.
+  // The steps in an order in which they can run, without nops.
   std::vector<Action> actions() const {
     std::vector<Action> all;
     for (StepId step = 0; step < program_.steps(); ++step) {
@@ -34,7 +34,7 @@ class Merger {
       if (op == StepOp::nop || receives(op)) continue;
       Action action = action_of(step);
       if (op == StepOp::reduce) {
-        if (row_[at(step)].count == 0) continue;  // part of another
+        if (row_[at(step)].count == 0) continue;  // merged into another action
         action.count = row_[at(step)].count;
         action.key = row_[at(step)].key;
       }
@@ -106,9 +106,9 @@ class Merger {
     }
   }
 
-  // Moves sums within a rank back to where the first step stands that needs them, so that those of
-  // neighbouring chunks stand side by side and can become one. Sums that need each other keep their
-  // order: the more sums wait for one, the earlier it stands.
+  // Moves sums within a rank to just before the first step that needs them, so that sums of
+  // neighbouring chunks become adjacent and can be merged. Sums that depend on each other keep their
+  // order: the longer the chain of sums that wait for one, the earlier it comes.
   void postpone_sums() {
     const auto ops = program_.spec().op;
     if (std::find(ops.begin(), ops.end(), static_cast<std::uint8_t>(StepOp::reduce)) == ops.end()) {
@@ -116,9 +116,9 @@ class Merger {
     }
     struct Late {
       std::int32_t anchor;     // position of the first step that needs it
-      std::int32_t depth = 0;  // sums from here to there
+      std::int32_t depth = 0;  // number of sums between them
       bool operator==(const Late&) const = default;
-      // The latest place that comes before both.
+      // The latest position before both.
       Late before(const Late& other) const {
         if (other.anchor != anchor) return other.anchor < anchor ? other : *this;
         return {anchor, std::max(depth, other.depth)};
@@ -173,8 +173,8 @@ class Merger {
     }
   }
 
-  // When the first step runs that must stay behind each: it writes what that reads, or touches what
-  // that writes.
+  // For each step, finds the first later step that must stay after it: one that writes what this step reads, or accesses
+  // what it writes.
   void find_conflicts() {
     constexpr auto kNoKey = std::numeric_limits<std::int32_t>::max();
     conflict_.assign(order_.size(), kNoKey);
@@ -200,7 +200,7 @@ class Merger {
     }
   }
 
-  // Whether the message after that of `last` can travel together with it.
+  // Whether the message after that of `last` can be merged with it.
   bool can_join(const Action& send, const Action& receive, StepId last) const {
     const StepId next = last + 1;
     if (next == program_.steps() || graph_.thread(next) != send.thread ||
@@ -212,7 +212,7 @@ class Merger {
         program_.op(next_receive) != receive.op) {
       return false;
     }
-    // No step in between may need what now happens later, of these two or of those that joined before.
+    // The merged messages happen later, so no step in between may need any of them.
     for (StepId s = last, r = last_receive, left = send.count; left > 0; --s, --r) {
       if (conflict_[at(s)] < position_[at(next)] ||
           conflict_[at(r)] < position_[at(next_receive)]) {
@@ -239,7 +239,7 @@ class Merger {
   const PackOptions& options_;
   std::vector<StepId> order_;
   std::vector<std::int32_t> position_, conflict_;
-  std::vector<Action> row_;  // per sum that is first of a row, the sum of the whole row
+  std::vector<Action> row_;  // per first sum of a row: the merged sum
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The first part of packing: fewer, larger steps, in an order in which they could run.
+// The first part of packing: merges neighbouring steps into fewer, larger ones.
 #pragma once
 
 #include "formats/actions.hpp"
@@ -6,8 +6,8 @@
 
 namespace tacos::packing {
 
-// The steps in the order in which they could run, neighbours that travel side by side as one; nops are
-// left out. Throws std::invalid_argument for programs that are not to be packed.
+// The merged steps in an order in which they can run, without nops. Throws std::invalid_argument for programs that cannot
+// be packed.
 std::vector<Action> merged(const Program& program, const Places& places,
                            const PackOptions& options);
 

@@ -61,7 +61,7 @@ void Meetings::join(Steps& steps) const {
   join_packets(steps);
 }
 
-// The k-th channel of a kind to a peer is the peer's k-th back; so are signals and waits.
+// The k-th channel of a kind to a peer matches the peer's k-th channel back. The k-th signal matches the k-th wait.
 void Meetings::join_channels(Steps& steps) const {
   for (const Kind kind : {Kind::memory, Kind::port}) {
     std::map<std::pair<NodeId, NodeId>, std::vector<std::size_t>> ends;
@@ -88,8 +88,8 @@ void Meetings::join_channels(Steps& steps) const {
   }
 }
 
-// A thread that has acquired a semaphore j times knows of j releases, less its first value. Which
-// thread released is known as far as the others cannot have done it alone.
+// A thread that has acquired a semaphore j times knows that j minus its first value releases have happened. A thread must
+// have made those releases that all other threads together cannot have made.
 void Meetings::join_semaphores(Steps& steps) const {
   const auto count = [](const PerThread& all) {
     std::int64_t total = 0;
@@ -118,7 +118,7 @@ void Meetings::join_semaphores(Steps& steps) const {
   }
 }
 
-// The first threadblock leaves when all have come, the others when it has left.
+// The first threadblock leaves when all have arrived; the others leave after it.
 void Meetings::join_barriers(Steps& steps) const {
   for (const auto& [key, threads] : barriers_) {
     for (std::size_t round = 0;; ++round) {

@@ -1,7 +1,7 @@
-// How the steps of a plan wait for each other: signals, semaphores, barriers and packets.
+// Synchronization between the steps of a plan: signals, semaphores, barriers and packets.
 //
-// They are noted as the operations are met; `join` then says which step waits for which, as far as the
-// plan promises it.
+// Operations are recorded one by one; `join` then adds the dependencies between steps that the plan
+// guarantees.
 #pragma once
 
 #include <array>
@@ -23,19 +23,19 @@ class Meetings {
 
   explicit Meetings(const Plan& plan);
 
-  // Over the number-th channel of a kind (memory or port) that a GPU has.
+  // `number` counts the GPU's channels of a kind (memory or port).
   void signal(NodeId gpu, Kind kind, std::int32_t number, Step step);
   void wait(NodeId gpu, Kind kind, std::int32_t number, Step step);
   void acquire(NodeId gpu, std::int32_t semaphore, ThreadId thread, Step step);
   void release(NodeId gpu, std::int32_t semaphore, ThreadId thread, Step step);
-  // A threadblock comes to a barrier in one step and leaves in the next; `where` is for messages.
+  // A threadblock arrives at a barrier in one step and leaves in the next; `where` is for messages.
   void barrier(NodeId gpu, std::int32_t number, ThreadId thread, Step comes, std::int32_t expected,
                std::string where);
-  // Packets in slots, which have one number each over all ranks.
+  // Packets in slots; slots are numbered over all ranks.
   void wrote(std::int64_t first_slot, std::int64_t slots, Step step);
   void reads(std::int64_t first_slot, std::int64_t slots, Step step, std::string where);
 
-  // Throws std::invalid_argument where a step waits for what never comes.
+  // Throws std::invalid_argument if a step waits for something that never happens.
   void join(Steps& steps) const;
 
  private:

@@ -155,7 +155,7 @@ class Decoder {
     need(op.round_chunks > 0, "num_chunks", "the field iter_context");
   }
 
-  // An operation stands before those within it.
+  // A pipeline is stored before the operations that it contains.
   void op() {
     const auto at = plan_.ops.size();
     Op op;

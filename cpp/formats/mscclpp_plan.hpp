@@ -1,9 +1,9 @@
-// MSCCL++'s execution plans: what the GPUs of one do, as columns, and the program that this is.
+// Execution plans of MSCCL++: the operations of the GPUs as columns, and their translation to a program.
 //
 // A GPU has channels to peers (memory, port) or through a switch, names for its peers' buffers, and
-// threadblocks that run side by side. A threadblock runs operations in order; a pipeline has
-// operations of its own, which here follow it. Numbers in an operation index the lists of its
-// threadblock, and these the lists of the GPU.
+// threadblocks that run concurrently. A threadblock runs operations in order; a pipeline contains
+// operations, which are stored after it. Numbers in an operation index the lists of its
+// threadblock, which in turn index the lists of the GPU.
 #pragma once
 
 #include <array>
@@ -16,9 +16,10 @@
 
 namespace tacos::mscclpp {
 
-// What the executor can hold.
-inline constexpr std::int32_t kMostOps = 64;       // of a threadblock, with those of pipelines
-inline constexpr std::int32_t kMostChannels = 16;  // and remote buffers, of a kind and threadblock
+// Limits of the executor.
+inline constexpr std::int32_t kMostOps = 64;  // per threadblock, with those in pipelines
+// Per kind and threadblock; also of remote buffers.
+inline constexpr std::int32_t kMostChannels = 16;
 inline constexpr std::int32_t kMostChannelsPerOp = 8;
 inline constexpr std::int32_t kMostSemaphoresPerOp = 16;
 inline constexpr std::int32_t kMostBarriers = 16;
@@ -44,7 +45,7 @@ struct Range {
   std::size_t size() const { return end - begin; }
 };
 
-// Chunks that an operation reads or writes: of a buffer of its own, a peer's, or a switch's.
+// Chunks that an operation reads or writes, in a buffer of its own GPU, of a peer, or behind a switch.
 struct Piece {
   std::int32_t index = -1, size = -1;
   std::int32_t remote = -1, channel = -1;
@@ -54,15 +55,16 @@ struct Piece {
 struct Op {
   OpName name = OpName::nop;
   Kind kind = Kind::none;
-  Range channels, semaphores;  // of Plan::numbers
-  Range sources, targets;      // of Plan::pieces
+  Range channels, semaphores;  // in Plan::numbers
+  Range sources, targets;      // in Plan::pieces
   std::int32_t barrier = -1, threadblocks = -1;
-  std::int32_t part = 0, parts = 0;  // which one of a group of threadblocks; 0 parts: no group
-  std::int32_t round_chunks = 0;     // of a pipeline
+  std::int32_t part = 0,
+               parts = 0;         // index in, and size of, a group of threadblocks; 0 parts: none
+  std::int32_t round_chunks = 0;  // for pipelines
   std::int32_t outer = 0, inner = -1;
 };
 
-struct Numbers {  // some of one kind
+struct Numbers {  // channels or buffers of one kind
   Kind kind = Kind::none;
   Range numbers;
 };
@@ -100,16 +102,16 @@ struct Plan {
   std::vector<std::int32_t> numbers;
 };
 
-// "gpu 3, threadblock 1, op 4", as far as it is known.
+// "gpu 3, threadblock 1, op 4", without the parts that are unknown.
 std::string place(std::int64_t gpu, std::int64_t block = -1, std::int64_t op = -1,
                   std::int64_t inner = -1);
 
-// The GPUs of a plan, from the JSON text of their list. Throws std::invalid_argument, which names GPU,
+// Reads a plan from the JSON text of its list of GPUs. Throws std::invalid_argument, which names the GPU,
 // threadblock, operation and field.
 Plan decoded(std::string_view gpus);
 
-// What the plan does. `most_slots` bounds the memory. Throws std::invalid_argument for what the
-// executor would refuse, and for what cannot be carried out.
+// Translates a plan to a program. `most_slots` limits the memory. Throws std::invalid_argument for plans that the
+// executor would refuse or could not carry out.
 Program program_of(const Plan& plan, CollectiveKind kind, bool in_place, std::int64_t most_slots,
                    std::string provenance);
 

@@ -1,10 +1,9 @@
-// From the operations of a plan to the steps of a program.
+// Translates the operations of a plan to the steps of a program.
 //
-// A put, get or reduction is one step per range of slots; an operation with several of them becomes
-// several. A signal and the wait it wakes are paired in order on their channel; barriers and semaphores
-// become dependencies, as far as they promise an order. Packets carry their own flags: a step
-// that reads one waits for the step that writes it. A switch's multicast and reduction become what they do to
-// each rank's memory. A pipeline is read as one of its rounds: the others do the same to other bytes.
+// A put, get or reduction becomes one step per range of slots. Signals and waits are paired in order on their channel.
+// Barriers and semaphores become dependencies, as far as they guarantee an order. Packets carry their own flags: a step
+// that reads one waits for the step that writes it. A switch's multicast or reduction becomes its effect on
+// each rank's memory. A pipeline is translated as one of its rounds, since all rounds do the same to different bytes.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -60,14 +59,14 @@ class Translator : private PlanScope {
     return last_;
   }
 
-  // From anywhere to anywhere, as long as this rank has one of the two.
+  // Copies between two places, at least one of which belongs to this rank.
   std::int64_t move(const Place& src, const Place& dst, std::int32_t slots) {
     if (src.rank != rank_) return add(StepOp::get, src, dst, slots, src.rank);
     if (dst.rank != rank_) return add(StepOp::put, src, dst, slots, dst.rank);
     return add(StepOp::copy, src, dst, slots, -1);
   }
 
-  // The sum of places, of which the first is this rank's, into a place of this rank.
+  // Sums places, the first of which belongs to this rank, into a place of this rank.
   void sum(std::vector<Place> places, const Place& dst, std::int32_t slots) {
     auto base = std::find_if(places.begin(), places.end(),
                              [&](const Place& place) { return memory(place) == memory(dst); });
@@ -82,7 +81,7 @@ class Translator : private PlanScope {
     }
   }
 
-  // One name for each slot: in place, some have two.
+  // The unique name of a slot: in place, some slots have two names.
   Place memory(Place place) const {
     if (!in_place_ || place.buffer == Buffer::scratch) return place;
     const bool shifted = (!traits(kind_).whole_input() && place.buffer == Buffer::input) ||
@@ -96,7 +95,7 @@ class Translator : private PlanScope {
     return slot;
   }
 
-  // A step wrote packets; if to a peer, they arrive there in the order of this thread.
+  // Records that a step wrote packets. Packets to a peer arrive in the order of this thread.
   void sent_packets(std::int64_t step, const Place& place, std::int32_t slots) {
     if (place.rank != rank_) {
       const auto [known, is_new] = arrivals_.try_emplace({thread_, place.rank}, 0);
@@ -215,8 +214,8 @@ class Translator : private PlanScope {
     }
   }
 
-  // Sums into the first target; with packets into the second, too, if that is this rank's own.
-  // The further targets are the peers'.
+  // Sums into the first target; with packets also into the second, if it belongs to this rank.
+  // All further targets belong to peers.
   void reduces(std::size_t own_targets, bool packets) {
     const auto from = sources(), to = targets();
     if (from.size() < 2 || to.size() < own_targets) {
@@ -281,7 +280,7 @@ class Translator : private PlanScope {
     }
   }
 
-  // The switch sums on its way: here in scratch slots of its own.
+  // The switch sums in flight; the program sums in additional scratch slots.
   Place switch_sum(const Piece& piece, std::int32_t slots) {
     auto& extra = extra_scratch_[at(rank_)];
     const Place dst{rank_, Buffer::scratch, slots_[at(rank_)][at(Buffer::scratch)] + extra};
@@ -331,7 +330,7 @@ class Translator : private PlanScope {
   }
 
   Program finished(std::string provenance) {
-    // Of an all-reduce, pieces beyond have no bytes, so no rank wants them.
+    // In an all-reduce, the pieces beyond the data have no bytes, so no rank wants them.
     CollectivePart part;
     part.kind = kind_;
     part.size = slots_of_all_;
@@ -356,13 +355,14 @@ class Translator : private PlanScope {
   std::vector<std::int64_t> extra_scratch_;  // per rank
 
   ThreadId thread_ = 0;
-  std::int64_t last_ = -1;              // step of the threadblock
-  std::vector<std::int32_t> acquired_;  // semaphores since then
+  std::int64_t last_ = -1;              // last step of the threadblock
+  std::vector<std::int32_t> acquired_;  // semaphores acquired since that step
 
   Threads threads_;
   Steps steps_;
   Meetings meetings_;
-  std::map<std::pair<ThreadId, NodeId>, ThreadId> arrivals_;  // of packets from a thread at a rank
+  // Threads for packets from a thread to a rank.
+  std::map<std::pair<ThreadId, NodeId>, ThreadId> arrivals_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the operations of an MSCCL++ plan name: the buffers, channels and peers of the GPU and the threadblock that
-// the translation is at.
+// The names that operations of an MSCCL++ plan use: the buffers, channels and peers of the GPU and the threadblock that are
+// being translated.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-struct Group {  // of ranks behind a switch
+struct Group {  // ranks behind a switch
   std::span<const std::int32_t> ranks;
   Buffer buffer;
 };
@@ -200,7 +200,7 @@ class PlanScope {
   std::span<const Piece> sources() const { return pieces(op_->sources); }
   std::span<const Piece> targets() const { return pieces(op_->targets); }
 
-  // A piece within a buffer, or of it the share of this threadblock, which is `count()` slots.
+  // A piece of a buffer, or this threadblock's share of it: `count()` slots.
   Place within(NodeId rank, Buffer buffer, const Piece& piece) const {
     const auto slots = slots_[at(rank)][at(buffer)] / parts_;
     if (std::int64_t{piece.index} + piece.size > slots) {
@@ -271,19 +271,20 @@ class PlanScope {
 
   const Plan& plan_;
   const CollectiveKind kind_;
-  std::int64_t parts_ = 1;         // into which a chunk is cut, so that groups share whole ones
-  std::int64_t slots_of_all_ = 0;  // of the whole collective
+  std::int64_t parts_ = 1;         // parts per chunk, so that a group's shares are whole parts
+  std::int64_t slots_of_all_ = 0;  // slots of the whole collective
   std::int64_t piece_ = 0;         // slots of one rank's part
-  std::int64_t spare_slots_ = 0;   // that may still be added
+  std::int64_t spare_slots_ = 0;   // slots that may still be added
   std::vector<std::array<std::int64_t, 3>> slots_;  // per rank and buffer
   std::vector<std::int64_t> first_slot_;            // per rank, counted over all ranks
 
   NodeId rank_ = 0;
   std::int32_t block_ = -1;
   const Op* op_ = nullptr;
-  std::array<std::vector<NodeId>, 2> peers_;  // of the GPU's channels
+  std::array<std::vector<NodeId>, 2> peers_;  // peer of each channel of the GPU
   std::vector<Group> groups_;
-  std::array<std::vector<std::int32_t>, 3> channels_;  // of the threadblock, numbers in the GPU
+  // The threadblock's channels, as numbers of the GPU.
+  std::array<std::vector<std::int32_t>, 3> channels_;
   std::array<std::vector<const Remote*>, 2> remote_;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 struct Thread {
   std::int32_t channel = 0;
   NodeId recv_peer = -1, send_peer = -1;
-  ThreadId local = -1;  // threads without peers stay as they were
+  ThreadId local = -1;  // the original thread, if it has no peer
   auto operator<=>(const Thread&) const = default;
 };
 
@@ -39,7 +39,7 @@ class Writer {
                 : onward.needed[i] < 2 ? StepOp::recv_reduce_forward
                                        : StepOp::recv_reduce_send;
     }
-    // What a fused send sent now comes from the step it is part of.
+    // The message of a fused send now comes from the step that contains it.
     std::vector<Node> sender(actions.size());
     std::iota(sender.begin(), sender.end(), 0);
     for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -117,16 +117,16 @@ class Writer {
  private:
   struct Place {
     Node writer = kNone;
-    std::vector<Node> readers;  // since
+    std::vector<Node> readers;  // since that write
   };
 
   using Coupling = std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>;  // link, channel
 
-  // Couples links in and out of a rank that are not coupled, in the order of their first messages.
+  // Couples the remaining links into and out of a rank, in the order of their first messages.
   void join_others(const std::vector<std::pair<NodeId, NodeId>>& ends, const Assignment& assignment,
                    Coupling& onto, Coupling& from) const {
-    std::map<std::pair<NodeId, std::int32_t>, std::vector<std::int32_t>> into,
-        out_of;  // rank, channel
+    // Rank, channel.
+    std::map<std::pair<NodeId, std::int32_t>, std::vector<std::int32_t>> into, out_of;
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const auto link = assignment.link[i];
       if (actions_[i].op != StepOp::send) continue;
@@ -150,7 +150,7 @@ class Writer {
 
   void list_threads(const std::vector<std::uint8_t>& gone, const Assignment& assignment,
                     bool few_threads) {
-    // Links in and out share a thread where something that comes in goes out in the same step.
+    // A link in and a link out share a thread if a step receives from one and sends to the other.
     std::vector<std::pair<NodeId, NodeId>> ends(at(assignment.links));
     Coupling onto, from;
     for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -204,8 +204,8 @@ class Writer {
     }
   }
 
-  // Dependencies between threads, those left out that follow from others. A step's clock says for
-  // each thread of its rank how many of its steps are complete when the step is.
+  // Adds dependencies between threads, except those that others imply. A step's clock has, for
+  // each thread of its rank, the number of steps that are complete when this step is.
   void order_steps() {
     after_.resize(actions_.size());
     std::vector<std::vector<Node>> of_rank(at(program_.ranks()));
@@ -262,7 +262,7 @@ class Writer {
     }
   }
 
-  // A rank's threads, local work first.
+  // The threads of a rank, those with local work first.
   std::vector<std::size_t> in_order(NodeId rank) const {
     const auto& threads = threads_[at(rank)];
     std::vector<std::size_t> order(threads.size());
@@ -272,7 +272,7 @@ class Writer {
     return order;
   }
 
-  // Scratch slots that fusing has left unused are closed up.
+  // Renumbers scratch slots without the ones that fusing has made unused.
   std::vector<std::int32_t> number_scratch(const std::vector<Node>& listed) {
     scratch_.resize(at(program_.ranks()));
     for (NodeId r = 0; r < program_.ranks(); ++r) {
@@ -319,7 +319,8 @@ Program pack(const Program& program, const PackOptions& options, const Progress&
   const auto actions = merged(program, places, options);
   const auto onward = find_onward(actions, places);
   if (progress) progress(0.3);
-  // Dependencies are known only when threads are; those that need nops take room from others.
+  // Dependencies are known only after threads are assigned, and may need nops. If a thread then has too many steps, retry
+  // with a smaller budget.
   for (auto budget = options.steps;;) {
     const auto assignment = assign_channels(actions, onward, options, budget, program.ranks());
     Writer writer(program, places, actions, onward, assignment, options.few_threads);
@@ -336,7 +337,8 @@ Program pack(const Program& program, const PackOptions& options, const Progress&
 
 StepId stuck(const Program& program, std::int32_t depth) {
   const Graph graph(program);
-  std::vector<StepId> blocker(at(program.steps()), -1);  // whose receive makes room for a send
+  // Per send: the receive that makes room for it.
+  std::vector<StepId> blocker(at(program.steps()), -1);
   std::vector<StepId> under_way;
   for (StepId step = 0; step < program.steps(); ++step) {
     if (graph.is_first(step)) under_way.clear();

@@ -29,9 +29,9 @@ namespace track {
 constexpr std::uint32_t kUuid = 1, kName = 2, kParent = 5, kCounter = 8, kChildOrder = 11,
                         kRank = 12;
 }
-constexpr std::uint32_t kUnitName = 6;                          // of a counter
-constexpr std::uint32_t kEventNames = 2, kAnnotationNames = 3;  // of interned data
-constexpr std::uint32_t kIid = 1, kText = 2;                    // of an interned name
+constexpr std::uint32_t kUnitName = 6;                          // field of a counter
+constexpr std::uint32_t kEventNames = 2, kAnnotationNames = 3;  // fields of interned data
+constexpr std::uint32_t kIid = 1, kText = 2;                    // fields of an interned name
 constexpr std::uint32_t kAnnotationIid = 1, kInteger = 4, kString = 6, kAnnotationName = 10;
 enum Type : std::uint8_t { kBegin = 1, kEnd = 2, kInstant = 3, kCount = 4 };
 constexpr std::uint64_t kExplicit = 3;  // order of child tracks: by their ranks
@@ -129,7 +129,7 @@ class Writer {
     close();
   }
 
-  // The transfers that waited for each one: flows leave its first slice.
+  // Groups transfers by the one that they waited for, from whose first slice their flows start.
   void group_flows() {
     if (trace_.cause.empty()) return;
     flow_begin_.assign(transfers_ + 1, 0);
@@ -153,7 +153,7 @@ class Writer {
       const auto name = name_of(transfer);
       annotate(kTransferIid, trace_.transfer[i]);
       if (!seen[transfer] && !flow_begin_.empty()) {
-        // A flow's number is that of the transfer which waited, from one.
+        // A flow's number is that of the waiting transfer, plus one.
         for (auto f = flow_begin_[transfer]; f < flow_begin_[transfer + 1]; ++f) {
           put_fixed64(event_, event::kFlow, flows_[f] + 1);
         }
@@ -191,7 +191,7 @@ class Writer {
     }
   }
 
-  // Puts the name of a transfer into the event; returns what has to be interned for it, if anything.
+  // Adds the name of a transfer to the event; returns the data to intern for it, if any.
   std::string_view name_of(std::size_t transfer) {
     const bool known = transfer < trace_.chunk.size();
     const std::size_t number = known ? trace_.chunk[transfer] : transfer;

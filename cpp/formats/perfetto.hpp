@@ -1,8 +1,8 @@
 // Traces as Perfetto's protobuf: one track per link and per NPU, counters, and flows.
 //
 // A slice on a link's track is a transfer that keeps the link busy; an instant on an NPU's track is an
-// arrival; a flow leads from the slice that was waited for to the one that waited. Names are interned:
-// each is written once. Perfetto counts nanoseconds, so times are cut to them.
+// arrival; a flow leads from a slice to the slice that waited for it. Names are interned:
+// each is written once. Perfetto counts nanoseconds, so times are rounded down to them.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +32,16 @@ struct Trace {
   std::span<const Time> arrival_time;
   std::span<const std::int64_t> arrival_bytes;
   std::span<const std::int32_t> arrival_transfer;
-  std::span<const std::int32_t> cause;   // per transfer, where a flow comes from, or -1; or empty
-  std::span<const std::uint32_t> chunk;  // per transfer, or empty where unknown
+  std::span<const std::int32_t> cause;  // per transfer: the one that it waited for, or -1; or empty
+  std::span<const std::uint32_t> chunk;  // per transfer; empty if unknown
   std::vector<Counter> counters;
   std::string about;  // how the trace was made
 };
 
-// Takes the file piece by piece.
+// Receives the file piece by piece.
 using Sink = std::function<void(std::string_view)>;
 
-// Throws std::invalid_argument where columns do not fit together.
+// Throws std::invalid_argument if columns do not match.
 void write(const Topology& topology, const Trace& trace, const Sink& sink,
            const Progress& progress);
 

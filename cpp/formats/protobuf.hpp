@@ -1,6 +1,6 @@
-// The wire format of Protocol Buffers, as far as Chakra's and Perfetto's traces use it.
+// The part of the Protocol Buffers wire format that Chakra's and Perfetto's traces use.
 //
-// A message is a row of fields: a key (number · 8 + wire type) and a value. Lengths and whole numbers
+// A message is a sequence of fields: a key (number · 8 + wire type) and a value. Lengths and integers
 // are varints: seven bits per byte, the lowest first.
 #pragma once
 
@@ -55,12 +55,12 @@ inline void put_fixed64(std::string& out, std::uint32_t field, std::uint64_t val
 struct Field {
   std::uint32_t number;
   Wire wire;
-  std::uint64_t value;     // of a number
-  std::string_view bytes;  // of a message, a text or a packed list
+  std::uint64_t value;     // if it is a number
+  std::string_view bytes;  // if it is a message, a text or a packed list
 };
 
-// Reads the fields of one message, or the varints of a packed list. `base` is where the bytes stand in
-// the file: errors, which are std::invalid_argument, name the position.
+// Reads the fields of one message, or the varints of a packed list. `base` is the position of the bytes in
+// the file, which errors (std::invalid_argument) name.
 class Reader {
  public:
   Reader(std::string_view bytes, std::size_t base) : bytes_(bytes), base_(base) {}

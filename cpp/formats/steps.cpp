@@ -65,7 +65,7 @@ ProgramSpec arranged(Steps steps, const Threads& threads) {
   std::vector<std::int64_t> dep_begin{0};
   auto wait = steps.waits.begin();
   for (std::size_t i = 0; i < size; ++i) {
-    // Its thread says already that a step comes after the one before it.
+    // The order of the thread already implies this dependency.
     const bool begins =
         begin[thread_place[at(steps.thread[order[i]])]] == static_cast<std::int64_t>(i);
     for (; wait != steps.waits.end() && at(wait->first) == i; ++wait) {

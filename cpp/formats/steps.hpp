@@ -1,4 +1,4 @@
-// Steps on their way from a file to a program: in the order they are met, not yet thread by thread.
+// Steps as a file's reader meets them, before they are sorted by thread.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +22,22 @@ struct Threads {
   }
 };
 
-// Those of one thread stand in their order.
+// Steps of one thread are in their order.
 struct Steps {
   std::vector<std::uint8_t> op, src_buffer, dst_buffer;
   std::vector<std::int32_t> src_slot, dst_slot, count;
   std::vector<NodeId> peer;
   std::vector<ThreadId> thread;
-  std::vector<std::int64_t> comes_from;                      // a step, or -1
-  std::vector<std::pair<std::int64_t, std::int64_t>> waits;  // a step, and one that it waits for
+  std::vector<std::int64_t> comes_from;                      // the step that sends, or -1
+  std::vector<std::pair<std::int64_t, std::int64_t>> waits;  // a step, and a step that it waits for
 
-  // Slots that the operation has no use for are left out. Returns the step's number.
+  // Adds a step, without the slots that the operation does not use. Returns the step's number.
   std::int64_t add(StepOp what, ThreadId of, Buffer src, std::int32_t from, Buffer dst,
                    std::int32_t to, std::int32_t slots, NodeId with = -1);
 };
 
-// Puts steps and threads where a program wants them: thread by thread, rank by rank. The caller adds
-// what else a program has. O(n log n).
+// Sorts steps and threads as a program needs them: rank by rank, thread by thread. The caller adds
+// the other fields of the program. O(n log n).
 ProgramSpec arranged(Steps steps, const Threads& threads);
 
 }  // namespace tacos

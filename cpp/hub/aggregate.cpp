@@ -83,8 +83,8 @@ double aggregate(bool tall, std::int32_t threads, std::int32_t workers,
   std::barrier<> all(threads);
   std::chrono::steady_clock::time_point begin, end;
   const auto run = [&](std::int32_t thread) {
-    for (const auto& chunk :
-         work.parts.chunks) {  // pages that are only read would all be one page of zeros
+    // Write the pages: pages that are only read would all map to one page of zeros.
+    for (const auto& chunk : work.parts.chunks) {
       if (chunk.core != thread) continue;
       for (const auto& each : work.gradients) {
         std::fill_n(each.floats() + chunk.offset, room(chunk.count), 1.0F);

@@ -1,8 +1,9 @@
 // Two ways to sum and optimize the gradients of several workers on the cores of one machine, for comparison.
 //
-// Tall: a thread owns chunks, and takes each from the contributions to the new weights, as the service does with
+// Tall: each thread owns chunks, and processes a chunk from its contributions to the new weights, as the service does with
 // deterministic sums. Wide: all threads work on one key at a time, each on its part, with a barrier after each contribution
-// and after the update, as servers do that merge what arrives in parallel over a key. Answers are not part of it: the service sends them from the weights, without a copy.
+// and after the update, as in servers that parallelize over one key. Sending answers is not measured: the service sends
+// them from the weights, without a copy.
 #pragma once
 
 #include <cstdint>

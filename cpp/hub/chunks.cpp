@@ -1,4 +1,4 @@
-// What a core does with its chunks: pushes, pulls and puts, and the steps that they complete.
+// The chunks of a core: pushes, pulls and puts, and the steps that they complete.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr double kMostUpdates = 0x1p53;  // that a double can count
+constexpr double kMostUpdates = 0x1p53;  // doubles count exactly up to here
 
 }  // namespace
 
@@ -27,7 +27,7 @@ float* Core::array(const Shard& shard, std::size_t slot, const Cell& cell) const
   return region.floats() + chunk_of(shard, cell).offset;
 }
 
-// The chunk that a frame is about, or nothing if the frame is refused.
+// The chunk that a frame names; null if the frame was refused.
 Core::Cell* Core::cell_of(int c, const Frame& frame) {
   auto& shard = *links_[at(c)]->shard;
   const auto& chunks = shard.job->parts.chunks;
@@ -102,7 +102,7 @@ void Core::push(int c, const Frame& frame, const std::byte* payload) {
   if (complete(shard, *cell)) add_up(shard, *cell);
 }
 
-// Asynchronous modes: one push is one update.
+// In asynchronous modes, each push is one update.
 void Core::push_alone(int c, Shard& shard, Cell& cell, const Frame& frame,
                       const std::byte* values) {
   const auto slot = links_[at(c)]->slot;
@@ -230,7 +230,7 @@ void Core::add_up(Shard& shard, Cell& cell) {
   float* sum = job.sums.floats() + chunk.offset;
   const auto count = at(chunk.count);
   if (job.spec.deterministic) {
-    // With no other hub, nothing reads the sum after the update, so this array can stay in the cache.
+    // Without other hubs, nothing reads the sum after the update, so one array is reused and stays in the cache.
     if (!job.spec.relay) sum = scratch_.data();
     std::array<const float*, kMostMembers> parts{};
     std::size_t found = 0;
@@ -299,7 +299,7 @@ void Core::optimize(Shard& shard, Cell& cell, const float* sum, float divisor) {
   ++counters.updates;
 }
 
-// Queues the answer to a member's push. Without a copy, all members share what they are sent.
+// Queues the answer to a member's push. If `copied` is false, the answer points to the chunk's weights.
 void Core::answer(Shard& shard, Cell& cell, std::uint32_t slot, bool copied) {
   const int c = shard.connection[slot];
   if (c < 0) return;
@@ -348,7 +348,7 @@ void Core::advanced(Shard& shard, Cell& cell) {
   auto [begin, end] = shard.waiting.equal_range(place);
   for (auto i = begin; i != end; ++i) ready.push_back(i->second);
   shard.waiting.erase(place);
-  for (const auto& each : ready) {  // those that must wait on are entered again
+  for (const auto& each : ready) {  // pulls that must keep waiting are entered again
     const auto& link = links_[at(each.connection)];
     if (link && link->shard == &shard) pull(each.connection, each.frame);
   }

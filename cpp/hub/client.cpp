@@ -23,8 +23,8 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::size_t kBuffer =
-    4 << 10;  // bytes read ahead: headers; values go straight to their place
+// Bytes read ahead: headers; values are read directly into their place.
+constexpr std::size_t kBuffer = 4 << 10;
 
 }  // namespace
 
@@ -140,7 +140,7 @@ bool Client::wait(std::uint64_t timestamp, double patience_s) {
   };
   if (!changed_.wait_for(lock, std::chrono::duration<double>(patience_s), over)) return false;
   const auto found = tickets_.find(timestamp);
-  if (found == tickets_.end()) return true;  // waited for before
+  if (found == tickets_.end()) return true;  // an earlier call waited for it
   const std::string error = std::move(found->second.error);
   tickets_.erase(found);
   if (!error.empty()) throw CommunicationError(error);
@@ -200,8 +200,7 @@ void Client::queue(const Order& order) {
     auto& frame = out.frame;
     frame.kind = request.kind;
     frame.flags = static_cast<std::uint8_t>(request.slot << kSlotShift);
-    frame.wire =
-        request.kind == Kind::push ? wire_ : Wire::float32;  // values that are set are exact
+    frame.wire = request.kind == Kind::push ? wire_ : Wire::float32;  // puts are never rounded
     frame.chunk = static_cast<std::uint32_t>(i);
     frame.tag = tag;
     frame.step = request.step;
@@ -240,7 +239,7 @@ bool Client::write(Link& link) {
     if (some < 0 && errno == EAGAIN) break;
     if (some < 0) {
       const auto why = std::generic_category().message(errno);
-      if (!read(link)) return false;  // the hub may have said why
+      if (!read(link)) return false;  // the hub may have sent the reason
       fail("the connection to the hub broke: " + why);
       return false;
     }
@@ -258,7 +257,7 @@ bool Client::write(Link& link) {
   return true;
 }
 
-// Reads all there is; false at the end of the connection.
+// Reads everything available; returns false at the end of the connection.
 bool Client::read(Link& link) {
   while (true) {
     const auto ahead = link.end - link.begin;

@@ -1,7 +1,7 @@
 // A worker's side of the optimizer service: requests with timestamps over one connection per core.
 //
-// A thread moves the data, so that a caller can push a gradient and go on computing. Memory that is pushed or
-// pulled into must stay as it is until wait() returns.
+// A thread moves the data, so the caller can push a gradient and continue computing. The memory of a push or
+// pull must stay valid and unchanged until wait() returns.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,8 +22,8 @@ namespace tacos::hub {
 struct Request {
   Kind kind = Kind::push;
   std::int32_t key = 0;
-  const float* source = nullptr;  // push without one: no gradient
-  float* target = nullptr;        // push without one: no new weights are sent
+  const float* source = nullptr;  // null in a push: no gradient
+  float* target = nullptr;        // null in a push: do not send new weights back
   std::uint64_t step = 0;
   double rate = 0.0;
   std::uint8_t slot = 0;
@@ -31,18 +31,18 @@ struct Request {
 
 class Client {
  public:
-  // Takes over connected sockets, one per core, and a descriptor of shared memory or -1.
+  // Takes ownership of connected sockets, one per core, and of a descriptor of shared memory, or -1.
   Client(const std::vector<std::int64_t>& sizes, const std::vector<int>& sockets, std::uint64_t job,
          std::uint32_t member, const std::array<std::uint8_t, 16>& key, Wire wire, int memory);
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
   ~Client();
 
-  // Begins a request and returns its timestamp. Throws CommunicationError where the connection has failed.
+  // Begins a request and returns its timestamp. Throws CommunicationError if the connection has failed.
   std::uint64_t submit(const Request& request);
-  // Whether a request is complete within the time. Throws CommunicationError where it failed, with the reason.
+  // Waits for a request; returns false on timeout. Throws CommunicationError, with the reason, if the request failed.
   bool wait(std::uint64_t timestamp, double patience_s);
-  // The version that a pull returned last, and the number of updates of it.
+  // The version of the last pull, and its number of updates.
   std::uint64_t version() const { return version_; }
   std::uint64_t updates() const { return updates_; }
   std::uint64_t sent() const { return sent_; }          // bytes, with frames

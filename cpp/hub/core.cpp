@@ -11,11 +11,12 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::int64_t kHelloMs = 5000;   // for how long a connection may stay unknown
-constexpr std::size_t kSlack = 4U << 20;  // bytes that a client may leave unread beside its answers
+constexpr std::int64_t kHelloMs = 5000;  // time for a connection to send its hello
+// Bytes that a client may leave unread, besides its answers.
+constexpr std::size_t kSlack = 4U << 20;
 constexpr std::size_t kLongestText = 1024;  // bytes of an error
 
-// Takes the same time wherever the keys differ.
+// Takes the same time wherever the keys differ, so that timing does not reveal a key.
 bool same(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b) {
   std::uint8_t difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<std::uint8_t>(a[i] ^ b[i]);
@@ -101,7 +102,7 @@ void Core::lose(const Loss& loss) {
     fail(*shard, why);
     return;
   }
-  if (shard->job->spec.deterministic) {  // its contributions are apart and can be dropped
+  if (shard->job->spec.deterministic) {  // its contributions are kept separately and can be dropped
     for (auto& cell : shard->cells) {
       if (!bit(cell.seen, loss.slot) || cell.summed) continue;
       set_bit(cell.seen, loss.slot, false);
@@ -183,7 +184,7 @@ void Core::received(int connection, std::size_t bytes) {
     ++counters.frames;
     handle(connection, frame, payload);
   }
-  if (link.ending) link.stream.discard();  // what follows is not read
+  if (link.ending) link.stream.discard();  // do not read what follows
   charge(link, bytes);
 }
 
@@ -253,7 +254,7 @@ void Core::queue(int c, Piece piece) {
   if (link.shard == nullptr || link.ending) return;
   const auto most = kSlack + 2 * sizeof(float) * at(link.shard->job->parts.load[at(index_)]) +
                     link.shard->cells.size() * 2 * sizeof(Frame);
-  if (link.stream.queued() > most) {  // it asks for more than it reads
+  if (link.stream.queued() > most) {  // the client requests more than it reads
     link.stream.forget();
     link.ending = true;
   }
@@ -323,7 +324,7 @@ void Core::hello(int c, const Frame& frame, const std::byte* payload) {
   static const std::array<std::uint8_t, 16> kNone{};
   const bool known =
       shard != nullptr && hello.member < kMostMembers && bit(shard->present, hello.member);
-  // An unknown job takes the same path as a wrong key, so that an answer does not tell them apart.
+  // An unknown job takes the same path as a wrong key, so an answer does not reveal which jobs exist.
   const auto& key = known ? shard->members[hello.member]->key : kNone;
   if (!same(key, hello.key) || !known) return end(c, "unknown job, member or key");
   if (hello.core != static_cast<std::uint32_t>(index_)) {
@@ -370,11 +371,10 @@ void Core::forget(Shard& shard, std::uint32_t slot) {
   reorder(shard);
 }
 
-// Chunks that waited for a member that is gone.
+// Completes chunks that waited only for a member that is gone.
 void Core::recheck(Shard& shard) {
   for (auto& cell : shard.cells) {
-    if (shard.by_rank.empty() &&
-        !cell.summed) {  // nothing of a step that no member is left to finish
+    if (shard.by_rank.empty() && !cell.summed) {  // drop a step that no member is left to finish
       cell.seen.fill(0);
       cell.filled.fill(0);
       cell.arrived = cell.full = 0;
@@ -418,7 +418,7 @@ void Core::tick(std::int64_t now_ms) {
   }
 }
 
-// Members that have kept a chunk waiting for too long are lost.
+// Reports members as lost that have kept a chunk waiting for too long.
 void Core::late(Shard& shard) {
   const auto limit = static_cast<std::int64_t>(shard.job->spec.timeout_s * 1000.0);
   std::vector<Loss> found;

@@ -1,15 +1,16 @@
-// One core of the optimizer service, as a state machine without input and output.
+// One core of the optimizer service, as a state machine without I/O.
 //
-// A core owns chunks: all frames about a chunk come over connections of its core, and nothing but this object
-// touches the chunk's weights, sum and state. So there is no lock between chunks and no barrier across them: when the last
-// contribution to a chunk arrives, the same call runs the optimizer and queues the answers. A driver moves bytes (sockets in
-// production, a hostile one in tests): it reads into space(), reports received(), and sends what front() shows.
+// A core owns chunks: all frames about a chunk arrive over connections of its core, and only this object
+// accesses the chunk's weights, sum and state. So chunks need no locks and no barriers: when the last
+// contribution to a chunk arrives, the same call runs the optimizer and queues the answers. A driver moves the bytes (sockets
+// in production, a hostile driver in tests): it reads into space(), reports received(), and sends what front() returns.
 //
-// A chunk's version is the number of steps it has completed. Synchronous: a push for step s is taken while the version is s, and
-// answered when every member has pushed; a member joins at a step that no chunk has begun (admit). Answers point into the chunk's
-// weights without a copy: they change only after every member has pushed again, and a member does so after it has read
-// its answer. Stale and asynchronous: every push is one update; a worker that is more than `staleness` steps ahead of the slowest
-// waits for its answer. Answers that other members' updates could overtake are copies.
+// A chunk's version is the number of steps it has completed. Synchronous mode: a push for step s is accepted while the version
+// is s, and answered when every member has pushed; a member joins at a step that no chunk has begun (admit). Answers point
+// into the chunk's weights without a copy. This is safe, because the weights change only after every member has pushed again,
+// and a member pushes only after it has read its answer. Stale and asynchronous modes: every push is one update, and a worker
+// that is more than `staleness` steps ahead of the slowest waits for its answer. Answers that later updates could change are
+// copies.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ inline void set_bit(MemberBits& set, std::uint32_t i, bool value) {
 }
 
 struct Member {
-  std::uint64_t serial = 0;  // unique: slots are used again
+  std::uint64_t serial = 0;  // unique, because slots are reused
   std::string name;
   std::int32_t rank = 0;
   std::array<std::uint8_t, 16> key{};
@@ -47,7 +48,7 @@ struct Member {
   std::string worker() const { return "worker '" + name + "' (rank " + std::to_string(rank) + ")"; }
 };
 
-// A member that will not come back. The driver tells the other cores.
+// A member that is lost for good. The driver tells the other cores.
 struct Loss {
   std::uint64_t job = 0;
   std::uint32_t slot = 0;
@@ -68,16 +69,16 @@ class Core {
   void remove(std::uint64_t job, const std::string& why);
   // The first step that no chunk of this core has begun.
   std::uint64_t next_step(std::uint64_t job) const;
-  // Lets a member take part from its first step on; false if a chunk has begun that step.
+  // Admits a member from its first step on; returns false if a chunk has begun that step.
   bool admit(std::uint64_t job, std::uint32_t slot, const Member& member);
-  // A member leaves between steps.
+  // Removes a member that leaves between steps.
   void leave(std::uint64_t job, std::uint32_t slot, std::uint64_t serial);
-  // A member is gone. The job goes on without it or fails, as it was told to.
+  // Removes a lost member. The job continues without it if it is elastic, and fails otherwise.
   void lose(const Loss& loss);
-  // Brings all chunks to one version; only without members.
+  // Brings all chunks to one version; needs a job without members.
   void settle(std::uint64_t job, std::uint64_t version);
   void snapshot(std::uint64_t job, const std::shared_ptr<Snapshot>& into);
-  // The sums of a bucket are those of all hubs now.
+  // Reports that the sums of a bucket are now those of all hubs.
   void deliver(std::uint64_t job, std::size_t bucket);
   std::string failure(std::uint64_t job) const;
 
@@ -86,19 +87,19 @@ class Core {
   std::span<std::byte> space(int connection);
   void received(int connection, std::size_t bytes);
   void closed(int connection, const std::string& why);
-  // What to send next, without taking it from the queue.
+  // The bytes to send next, which stay in the queue.
   std::size_t front(int connection, std::span<iovec> pieces) const;
   void sent(int connection, std::size_t bytes);
   bool idle(int connection) const;    // nothing to send
   bool ending(int connection) const;  // to be closed once everything is sent
-  // Until when a connection must not be read: its tenant has used up its bandwidth.
+  // The time until which the driver must not read a connection, because its tenant has used up its bandwidth.
   std::int64_t held_until_ms(int connection) const;
   bool exists(int connection) const;
-  // Connections that have got something to send, or are to be closed, since the last call.
+  // Connections that, since the last call, have something to send or are to be closed.
   std::vector<int> take_touched();
 
   void now(std::int64_t now_ms) { now_ms_ = now_ms; }
-  // Looks for members and connections whose time is over; a few times per second.
+  // Ends members and connections that have timed out; call it a few times per second.
   void tick(std::int64_t now_ms);
   std::vector<Loss> losses;
   Counters counters;
@@ -114,7 +115,7 @@ class Core {
   struct Cell {  // the state of a chunk
     std::uint64_t version = 0, updates = 0;
     MemberBits seen{}, filled{};
-    std::int32_t arrived = 0, full = 0;  // contributions, and those that are not empty
+    std::int32_t arrived = 0, full = 0;  // contributions, and how many are not empty
     std::int32_t chunk = 0;
     bool ready = false, summed = false, encoded = false;
     Wire encoding = Wire::float32;
@@ -132,20 +133,19 @@ class Core {
     std::array<int, kMostMembers> connection{};
     MemberBits present{};
     std::vector<std::uint32_t> by_rank;
-    std::uint64_t latest_first = 0;  // no member begins after this step
+    std::uint64_t latest_first = 0;  // the latest first step of any member
     std::array<std::vector<Ask>, kMostMembers> asks;
-    std::array<std::vector<std::uint64_t>, kMostMembers>
-        clocks;  // stale and asynchronous: steps pushed
-    std::unordered_map<std::int32_t, std::vector<std::uint32_t>>
-        held;                                                // answers that wait, by place
-    std::unordered_multimap<std::int32_t, Waiting> waiting;  // pulls, by place
+    // Stale and asynchronous modes: steps pushed, per member.
+    std::array<std::vector<std::uint64_t>, kMostMembers> clocks;
+    std::unordered_map<std::int32_t, std::vector<std::uint32_t>> held;  // delayed answers, by place
+    std::unordered_multimap<std::int32_t, Waiting> waiting;             // waiting pulls, by place
     std::shared_ptr<Snapshot> snapshot;
     std::string failure;
   };
   struct Link {
     Stream stream;
     Shard* shard = nullptr;
-    std::shared_ptr<Job> keep;  // answers point into its memory
+    std::shared_ptr<Job> keep;  // kept alive, because answers point into its memory
     std::uint32_t slot = 0;
     std::int64_t opened_ms = 0, held_until_ms = 0;
     bool ending = false, marked = false;
@@ -180,7 +180,7 @@ class Core {
   void queue(int c, Piece piece);
   void mark(int c);
   Shard* find(std::uint64_t job) const;
-  // The job of a member, or nothing if that member is not there any more.
+  // The job of a member; null if the member has left.
   Shard* find(std::uint64_t job, std::uint32_t slot, std::uint64_t serial) const;
   float* array(const Shard& shard, std::size_t slot, const Cell& cell) const;
   const Chunk& chunk_of(const Shard& shard, const Cell& cell) const;

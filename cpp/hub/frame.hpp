@@ -1,9 +1,9 @@
-// Messages between workers and the optimizer service: frames of 32 bytes and a payload.
+// Messages between workers and the optimizer service: a frame of 32 bytes, then its payload.
 //
 // A worker has one connection to each core of the service. It begins with `hello`, which names a job, a member
 // and the member's key; the core answers `welcome`. After that, `push` brings a gradient, `pull` asks for values
-// and `put` sets them. `values` and `done` answer them, `error` says in words what was wrong. Payloads are padded to
-// multiples of 8 bytes, so that a frame in a buffer is aligned. Numbers have the byte order of x86 and ARM.
+// and `put` sets them. The answers are `values`, `done`, or `error` with a text. Payloads are padded to
+// multiples of 8 bytes, so that frames in a buffer are aligned. Numbers are little-endian.
 #pragma once
 
 #include <array>
@@ -23,11 +23,11 @@ constexpr auto kLastKind = static_cast<std::uint8_t>(Kind::error);
 enum class Wire : std::uint8_t { float32, bfloat16, float16 };
 constexpr std::size_t size_of(Wire wire) { return wire == Wire::float32 ? 4 : 2; }
 
-// Flags. The upper four bits are the slot that a pull or put is about: 0 weights, 1 and more optimizer state.
+// Flags. The upper four bits are the slot of a pull or put: 0 is the weights, 1 and above the optimizer state.
 constexpr std::uint8_t kQuiet = 1;  // push: answer `done`, without the new weights
 constexpr std::uint8_t kEmpty = 2;  // push: this member has no gradient for the chunk
-constexpr std::uint8_t kShared =
-    4;  // the payload is in the memory that the worker shares with the service
+// The payload is in the memory that the worker shares with the service.
+constexpr std::uint8_t kShared = 4;
 constexpr std::uint8_t kFatal = 8;  // error: the job has failed, not only this request
 constexpr int kSlotShift = 4;
 
@@ -36,7 +36,7 @@ struct Frame {
   Kind kind = Kind::error;
   std::uint8_t flags = 0;
   Wire wire = Wire::float32;
-  std::uint32_t bytes = 0;  // of the payload, without padding
+  std::uint32_t bytes = 0;  // size of the payload without padding
   std::uint32_t chunk = 0;
   std::uint32_t tag = 0;  // chosen by the worker, repeated in the answer
   std::uint64_t step = 0;

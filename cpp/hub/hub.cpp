@@ -19,7 +19,7 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr int kProposals = 16;  // of a step, each twice as far ahead as the last
+constexpr int kProposals = 16;  // proposed steps, each twice as far ahead as the last (chosen)
 constexpr std::chrono::milliseconds kPoll{2};
 
 std::array<std::uint8_t, 16> random_key() {
@@ -30,7 +30,7 @@ std::array<std::uint8_t, 16> random_key() {
   return key;
 }
 
-// Memory that a worker can map too. It is sealed: a worker that shrank it could end the service.
+// Creates memory that a worker can map too. It is sealed, because a worker could crash the service by shrinking it.
 int shareable(std::size_t bytes) {
   const int memory = memfd_create("tacos-hub", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory < 0) return -1;
@@ -96,7 +96,7 @@ std::uint64_t Hub::create(const JobSpec& spec, const Snapshot* resumed) {
 }
 
 void Hub::drop(std::uint64_t id, const std::string& why) {
-  const auto kept = job(id);  // until no core needs it
+  const auto kept = job(id);  // keeps it alive until no core needs it
   for_all([&](Core& core) { core.remove(id, why); });
   kept->relay_changed.notify_all();
   const std::lock_guard lock(mutex_);
@@ -164,7 +164,7 @@ Admission Hub::join(std::uint64_t id, const std::string& name, std::int32_t rank
   if (found->spec.deterministic && found->contributions[admission.slot].data() == nullptr) {
     found->contributions[admission.slot] = Region(found->weights.bytes());
   }
-  if (alone) {  // what the last members left half done is at several versions
+  if (alone) {  // the last members may have left chunks at different versions
     const auto version = next_step(id);
     for_all([&](Core& core) { core.settle(id, version); });
   }

@@ -1,8 +1,8 @@
 // Jobs and members of an optimizer service, across its cores.
 //
-// What spans cores goes through run_on(), which carries out a function in the thread of a core. A step number for a
-// member that joins, or for a snapshot, is agreed in two rounds: ask every core which step none of its chunks has
-// begun, propose the greatest, and propose a later one if training was faster than the question.
+// Work on several cores goes through run_on(), which runs a function in the thread of a core. The step at which a
+// member joins, or a snapshot is taken, is agreed in two rounds: every core reports the first step that none of its chunks
+// has begun; the hub proposes the greatest of these, and a later one if a chunk has begun that step meanwhile.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ struct Admission {
   std::uint64_t serial = 0;
   std::array<std::uint8_t, 16> key{};
   std::uint64_t first_step = 0;
-  int memory = -1;  // a descriptor of memory to share, or -1
+  int memory = -1;  // descriptor of shared memory, or -1
   std::size_t memory_bytes = 0;
 };
 
@@ -35,24 +35,24 @@ class Hub {
   virtual ~Hub();
 
   std::int32_t cores() const { return static_cast<std::int32_t>(cores_.size()); }
-  // Adds a job; where a snapshot is given, with its values.
+  // Adds a job, with the values of a snapshot if one is given.
   std::uint64_t create(const JobSpec& spec, const Snapshot* resumed);
   void drop(std::uint64_t id, const std::string& why);
   std::shared_ptr<Job> job(std::uint64_t id) const;  // throws std::invalid_argument
   std::string failure(std::uint64_t id);
 
-  // Throws std::invalid_argument where the job is full or has failed.
+  // Throws std::invalid_argument if the job is full or has failed.
   Admission join(std::uint64_t id, const std::string& name, std::int32_t rank, bool share);
   void leave(std::uint64_t id, std::uint32_t slot, std::uint64_t serial);
   void lose(const Loss& loss);
   std::uint64_t next_step(std::uint64_t id);
 
-  // All values at one version, or nothing if that version does not come within the time. Without a version: the
+  // All values at one version, or null if the job does not reach that version in time. Without a version, takes the
   // next one that all chunks reach.
   std::shared_ptr<Snapshot> snapshot(std::uint64_t id, std::optional<std::uint64_t> version,
                                      double patience_s);
 
-  // Relays: waits until all sums of a bucket are there; false if they do not come in time.
+  // For relays: waits until all chunks of a bucket are summed; returns false on timeout.
   bool wait_for_sums(std::uint64_t id, std::size_t bucket, double patience_s);
   std::span<float> sums(std::uint64_t id, std::size_t bucket);
   void deliver(std::uint64_t id, std::size_t bucket);
@@ -62,9 +62,9 @@ class Hub {
   Counters counters();
 
  protected:
-  // Has a core carry out a function, now or soon, in the order of the calls.
+  // Runs a function in the thread of a core, now or soon, in the order of the calls.
   virtual void run_on(std::size_t core, std::function<void(Core&)> what) = 0;
-  // Passes on what a core has found; in the thread of that core.
+  // Reports the losses that a core has found; call it in the thread of that core.
   void relay_losses(std::size_t from);
   std::vector<std::unique_ptr<Core>> cores_;
 
@@ -81,7 +81,7 @@ class Hub {
   std::vector<Loss> losses_;
 };
 
-// A hub that moves bytes only when it is told to: for tests.
+// A hub for tests, which moves bytes only when it is told to.
 class Machine : public Hub {
  public:
   using Hub::Hub;

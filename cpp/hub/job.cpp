@@ -15,7 +15,7 @@
 namespace tacos::hub {
 
 namespace {
-constexpr std::int64_t kBucketElements = 1 << 16;  // 256 KB: what hubs exchange at a time
+constexpr std::int64_t kBucketElements = 1 << 16;  // 256 KB: the unit that hubs exchange
 }
 
 Cut cut(const std::vector<std::int64_t>& sizes, std::int32_t cores) {

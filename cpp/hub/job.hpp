@@ -1,12 +1,12 @@
 // A job of the optimizer service: its parameters cut into chunks, the chunks' cores, and their memory.
 //
-// A parameter ("key") is cut into chunks of 32 KB, the last one being the rest. Chunks go to cores by the rule
-// LPT (longest processing time first): sorted by size, each to the core with the least so far. That is within 4/3 of
+// A parameter ("key") is cut into chunks of 32 KB; the last chunk has the rest. Chunks are assigned to cores by LPT
+// (longest processing time first): in order of size, each goes to the core with the least load so far. That is within 4/3 of
 // the optimum in general; with hundreds of equal chunks per core the imbalance is below one percent.
-// Service and workers compute the same cut from the sizes of the keys and the number of cores.
+// The service and its workers compute the same assignment from the sizes of the keys and the number of cores.
 //
-// The arrays of a job have one layout: chunk after chunk, each padded to 64 bytes and followed by 64 more,
-// the first of which hold the number of contributions to a sum. Between racks, that count is summed with the data.
+// All arrays of a job have the same layout: chunk after chunk, each padded to a multiple of 64 bytes and followed by 64
+// more, which begin with the number of contributions to a sum. Between racks, this count is summed with the data.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,26 @@ namespace tacos::hub {
 
 struct Chunk {
   std::int32_t key = 0, core = 0;
-  std::int32_t first = 0;   // element of the key
+  std::int32_t first = 0;   // its first element within the key
   std::int32_t count = 0;   // elements
-  std::int64_t offset = 0;  // elements from the begin of the job's arrays
-  std::int32_t place = 0;   // among the chunks of its core
+  std::int64_t offset = 0;  // elements from the start of the job's arrays
+  std::int32_t place = 0;   // index among the chunks of its core
 };
 
 struct Cut {
   std::vector<Chunk> chunks;              // in the order of the keys
-  std::vector<std::int32_t> first_chunk;  // of each key, and the number of all chunks
+  std::vector<std::int32_t> first_chunk;  // of each key; then the number of chunks
   std::vector<std::int64_t> load;         // elements of each core
-  std::int64_t elements = 0;              // of an array of the job, with padding
+  std::int64_t elements = 0;              // of each array of the job, with padding
 };
-// Throws std::invalid_argument where a size is not positive.
+// Throws std::invalid_argument if a size is not positive.
 Cut cut(const std::vector<std::int64_t>& sizes, std::int32_t cores);
 constexpr std::int64_t kPad = 16;  // elements: 64 bytes
 constexpr std::int64_t room(std::int64_t count) { return (count + kPad - 1) / kPad * kPad + kPad; }
 // Where the number of contributions to a chunk's sum is kept.
 constexpr std::int64_t tally(const Chunk& chunk) { return chunk.offset + room(chunk.count) - kPad; }
 
-// Memory from the kernel: zero, and on the NUMA node of the thread that touches it first.
+// Memory from the kernel: initially zero, and on the NUMA node of the thread that touches it first.
 class Region {
  public:
   Region() = default;
@@ -77,25 +77,25 @@ struct JobSpec {
   Mode mode = Mode::sync;
   bool deterministic = false;  // buffer contributions and sum them in the order of ranks
   bool average = true;         // divide sums by the number of contributions
-  bool elastic = false;        // go on without members that are lost
-  bool relay = false;          // sums go to other hubs before the optimizer
+  bool elastic = false;        // continue without lost members
+  bool relay = false;          // exchange sums with other hubs before the optimizer runs
   std::uint64_t staleness = 0;
-  double timeout_s = 60.0;  // for how long a chunk waits for its last contribution
-  double rate_Bps = 0.0;    // what the tenant may send; 0: any
+  double timeout_s = 60.0;  // how long a chunk waits for its last contribution
+  double rate_Bps = 0.0;    // limit of what the tenant sends; 0: none
   std::vector<Group> groups;
   std::vector<std::int64_t> sizes;      // elements of each key
   std::vector<std::int32_t> groups_of;  // each key's group
 };
 
-// The values of all chunks at one version, filled by the cores while training goes on.
+// The values of all chunks at one version, filled in by the cores while training continues.
 constexpr std::uint64_t kUntaken = ~std::uint64_t{0};
 struct Snapshot {
   std::uint64_t version = 0;
-  bool any = false;  // whatever version each chunk has: asynchronous modes have no common one
+  bool any = false;  // take each chunk at its own version: asynchronous modes have no common one
   std::vector<Region> arrays;  // weights, then states
   std::vector<std::uint64_t> updates, versions;
   std::atomic<std::int64_t> left{0};
-  std::atomic<bool> missed{false};  // a chunk was past that version already
+  std::atomic<bool> missed{false};  // a chunk had already passed that version
 };
 
 struct Job {
@@ -107,11 +107,11 @@ struct Job {
   std::size_t states = 0;
   Region weights, sums, narrowed;
   std::array<Region, kMostStates> state;
-  std::array<Region, kMostMembers> contributions;  // deterministic: by member
-  std::vector<std::uint64_t> updates, versions;    // where a job that is resumed begins
-  std::int64_t bytes() const;                      // of all arrays but contributions
+  std::array<Region, kMostMembers> contributions;  // for deterministic sums, by member
+  std::vector<std::uint64_t> updates, versions;    // initial values of a resumed job
+  std::int64_t bytes() const;                      // size of all arrays except contributions
 
-  // Relays: ranges of chunks whose sums travel together, and how many chunks of each are summed.
+  // For relays: ranges of chunks whose sums are exchanged together, and how many chunks of each are summed.
   struct Bucket {
     std::int32_t first = 0, last = 0;
     std::atomic<std::int32_t> summed{0};

@@ -1,4 +1,4 @@
-// Compiled without contraction of products and sums: what is fused here says std::fma.
+// Compiled without contraction of products and sums: fused operations use std::fma explicitly.
 #include "hub/kernels.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The arithmetic of the optimizer service: sums of gradients, and optimizers as torch.optim defines them.
 //
 // Gradients arrive as float32, bfloat16 or float16 and are summed in float32. Weights and optimizer state are
-// float32. SGD rounds where torch's CPU kernels round (x + alpha*y is one fused operation, a product that is
+// float32. SGD rounds where torch's CPU kernels round (x + alpha*y is one fused operation; a product that is
 // scaled in place is rounded first), so its results have the same bits on every machine.
 #pragma once
 
@@ -27,13 +27,13 @@ struct Group {
 };
 
 constexpr std::size_t kMostStates = 3;
-// Arrays of float32 that an optimizer keeps beside the weights.
+// The number of float32 arrays of state that an optimizer keeps for its weights.
 std::size_t states_of(Rule rule, const Group& group);
 
 // sum = values, or sum += values.
 void take(float* sum, const void* values, Wire wire, std::size_t count, bool first);
-// The sum of several arrays, in their order: the same bits as taking one after the other, but the sum is written once and
-// the arrays are read side by side, which a core does faster than one stream.
+// Sums several arrays, in their order. The bits are those of one take() per array, but the sum is written only once, and
+// a core reads several streams faster than one.
 void take_all(float* sum, std::span<const float* const> values, std::size_t count);
 // Values in a wire format, rounded to nearest even.
 void narrow(void* to, const float* values, Wire wire, std::size_t count);
@@ -42,8 +42,8 @@ struct Update {
   Rule rule = Rule::sgd;
   const Group* group = nullptr;
   double lr = 0.0;
-  std::uint64_t number = 1;  // of this update, from 1
-  float divisor = 1.0F;      // of the sum: the number of contributions, or 1
+  std::uint64_t number = 1;  // of this update, counted from 1
+  float divisor = 1.0F;      // divides the sum: the number of contributions, or 1
 };
 // One optimizer step of a chunk.
 void update(const Update& how, float* weights, const float* sum,

@@ -1,4 +1,4 @@
-// Frames that wait to be sent, as the pieces of memory that one system call takes.
+// Converts queued frames to the list of memory ranges that one system call sends.
 #pragma once
 
 #include <sys/uio.h>
@@ -12,8 +12,8 @@
 
 namespace tacos::hub {
 
-// Lists the frames of `out` with their data and padding, without the first `done` bytes, which have been sent. Returns
-// how many pieces it took; frames that do not fit stay for the next call.
+// Lists the frames of `out` with their data and padding, except the first `done` bytes, which have been sent. Returns the
+// number of pieces; frames that do not fit are left for the next call.
 template <typename Queue>
 std::size_t list_pieces(const Queue& out, std::size_t done, std::span<iovec> pieces) {
   static constexpr std::array<std::byte, 8> kZeros{};

@@ -22,12 +22,12 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr int kWaitMs = 100;                // between looks at the clock
-constexpr std::int64_t kTickMs = 100;       // between searches for members that are late
+constexpr int kWaitMs = 100;                // longest wait for events
+constexpr std::int64_t kTickMs = 100;       // between checks for late members
 constexpr std::int64_t kLingerMs = 1000;    // for a client to read why its connection ends
-constexpr std::size_t kMostSockets = 1024;  // of a core
-constexpr int kReads =
-    1;  // of one connection before answers are sent, while they are still in the cache
+constexpr std::size_t kMostSockets = 1024;  // per core
+// Reads of one connection before its answers are sent, while they are still in the cache.
+constexpr int kReads = 1;
 
 std::int64_t clock_ms() {
   using namespace std::chrono;
@@ -164,7 +164,7 @@ void Service::run(std::size_t index) {
 void Service::accept_all(Loop& loop, Core& core) {
   while (true) {
     const int descriptor = accept4(loop.listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (descriptor < 0) return;  // no more, or too many open files: clients try again
+    if (descriptor < 0) return;  // no more connections, or too many open files: clients retry
     if (loop.open >= kMostSockets) {
       ::close(descriptor);
       continue;
@@ -263,8 +263,8 @@ void Service::flush(Loop& loop, Core& core) {
   }
 }
 
-// Sends what is queued, as far as the client reads, and gives it a second to do so: a socket that is closed with
-// unread input would take the last words with it.
+// Sends what is queued and waits up to a second for the client to read it. Closing a socket with unread input at once
+// would discard the queued answers.
 void Service::linger(Loop& loop, Core& core, int descriptor) {
   auto& socket = loop.sockets[at(descriptor)];
   if (socket.descriptor < 0 || socket.lingers) return;

@@ -11,7 +11,7 @@ namespace tacos::hub {
 
 class Service : public Hub {
  public:
-  // Takes over listening sockets, one for each core. `pin`: bind each thread to a processor.
+  // Takes ownership of listening sockets, one per core. `pin`: bind each thread to a processor.
   Service(const std::vector<int>& listening, bool pin);
   ~Service() override;
   // Ends all threads and closes all sockets.

@@ -1,4 +1,4 @@
-// The bytes of one connection: frames that arrive in pieces, and frames that wait to be sent. It knows no jobs.
+// The bytes of one connection: frames that arrive in pieces, and frames that wait to be sent. It knows nothing of jobs.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,20 +23,20 @@ class Stream {
  public:
   Stream();
 
-  // Where to read into; then `received` says how much came.
+  // The buffer to read into; `received` then reports how many bytes arrived.
   std::span<std::byte> space();
   void received(std::size_t bytes) { end_ += bytes; }
   enum class Next : std::uint8_t { none, frame, malformed };
-  // Takes the next whole frame out of what came. The payload is valid until the next call of `space`.
+  // Removes the next complete frame from the input. The payload is valid until the next call of `space`.
   Next next(Frame& frame, const std::byte*& payload);
-  void discard() { begin_ = end_ = 0; }  // what came and was not taken
+  void discard() { begin_ = end_ = 0; }  // drops unread input
 
   void queue(Piece piece);
   std::size_t front(std::span<iovec> pieces) const;  // what to send next, still in the queue
   void sent(std::size_t bytes);
   bool idle() const { return out_.empty(); }
   std::size_t queued() const { return queued_; }  // bytes
-  void forget();                                  // all that waits to be sent
+  void forget();                                  // drops everything that waits to be sent
 
  private:
   std::unique_ptr<std::byte[]> buffer_;

@@ -21,11 +21,11 @@ struct Chunk {
   std::int32_t input = -1, output = -1;  // slots
   std::int32_t scratch = -1;             // slot, while in use
   std::int32_t saved = -1;               // scratch slot with a copy of the input
-  bool arrives = false;                  // ever
-  bool reads_input_late = false;         // when something has arrived already
-  bool joins_late = false;               // the input is added to a sum that others have begun
-  bool written = false;                  // so far: whether `acc` has left the input slot
-  std::size_t last = 0;                  // event that touches it
+  bool arrives = false;                  // whether it ever arrives
+  bool reads_input_late = false;         // whether the input is read after an arrival
+  bool joins_late = false;               // whether the input is added to a sum that others began
+  bool written = false;                  // whether `acc` has left the input slot so far
+  std::size_t last = 0;                  // last event that accesses it
 };
 
 // One rank: where its chunks are stored, and in which order its steps access them. `chunks` has room for
@@ -85,7 +85,7 @@ class Rank {
     ChunkId chunk;
     Move* move;
   };
-  // A place is a slot with the steps that touched it: the last that wrote, and those that have read since.
+  // A slot, with the last step that wrote it and the steps that have read it since.
   struct Place {
     std::size_t writer = kNoStep;
     std::vector<std::size_t> readers;
@@ -110,7 +110,7 @@ class Rank {
       if (move->dst == rank_) events_.push_back({move->arrival, false, move->chunk, move});
     }
     std::stable_sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
-      // At one moment copies land first; sums in their order.
+      // At equal times, copies arrive first, then sums in their order.
       return std::tuple(a.time, a.starts, a.chunk, a.move->op, a.move->place.operand) <
              std::tuple(b.time, b.starts, b.chunk, b.move->op, b.move->place.operand);
     });
@@ -125,7 +125,7 @@ class Rank {
     }
   }
 
-  // Copies at the start: outputs that are just inputs, and inputs that are read after their slot has
+  // Adds copies at the start: for outputs that are just inputs, and for inputs that are read after their slot has
   // been overwritten.
   void copy_at_first() {
     for (const ChunkId id : inputs_) {
@@ -204,9 +204,9 @@ class Rank {
 
   struct Summing {
     std::int32_t next = 0;  // the operands before it have been added up
-    std::int32_t partial =
-        -1;              // scratch slot of their sum, until `acc` joins them; -1: it is in `acc`
-    bool local = false;  // whether a step of its own has added something
+    // Scratch slot of their sum, until `acc` joins them; -1: it is in `acc`.
+    std::int32_t partial = -1;
+    bool local = false;                 // whether a local step has added something
     std::vector<std::int32_t> waiting;  // per operand: its scratch slot, -1: it is not there
   };
 
@@ -220,9 +220,9 @@ class Rank {
     return found->second;
   }
 
-  // Gives scratch slots to the operands that arrive before their turn, and to the first where `acc`
-  // comes later: chunks of one sender side by side, so that they can travel together. Once operands are
-  // added by steps of their own, all later ones are, so that those of several chunks can become one.
+  // Assigns scratch slots to operands that arrive before their turn, and to the first operand if `acc`
+  // is added later. Chunks of one sender get adjacent slots, so that they can be sent together. Once a local step has
+  // added an operand, local steps add all later ones, so that those of several chunks can be merged.
   void find_waiting() {
     std::vector<Move*> waiting;
     for (const Event& event : events_) {
@@ -297,7 +297,7 @@ class Rank {
     }
     add(std::move(step));
   }
-  // Until something is written, `acc` is the input slot, to which nothing may be added out of place.
+  // Until it is written, `acc` is the input slot, which must not be modified out of place.
   void bring_to_acc(Chunk& chunk) {
     chunk.written = true;
     if (chunk.output < 0) chunk.scratch = take_scratch();
@@ -321,7 +321,7 @@ class Rank {
     step.dst_slot = slot;
   }
 
-  // After its last use a chunk's scratch slot is free for others.
+  // Frees a chunk's scratch slot after its last use.
   void let_go(Chunk& chunk) {
     const auto now = ++done_ - 1;
     if (chunk.last != now || chunk.scratch < 0) return;
@@ -356,7 +356,7 @@ class Rank {
     return places_[(buffer == Buffer::output ? first_output_ : first_scratch_) + at(slot)];
   }
 
-  // The step waits for those that touched the place before it, if one of the two writes.
+  // Makes the step wait for earlier accesses of the slot, if either of the two writes.
   void touch(std::size_t self, Buffer buffer, std::int32_t slot, bool writes) {
     Place& there = place(buffer, slot);
     if (!writes) {
@@ -364,7 +364,7 @@ class Rank {
       there.readers.push_back(self);
       return;
     }
-    // Readers have waited for the writer themselves.
+    // The readers have already waited for the writer.
     bool others = false;
     for (const auto reader : there.readers) {
       if (reader == self) continue;
@@ -375,7 +375,7 @@ class Rank {
     there.readers.clear();
     there.writer = self;
   }
-  // Of several steps of one thread, the last is enough; its own thread it follows anyway.
+  // Only the last step of each other thread is needed; the order within a thread is implicit.
   void wait_for(std::size_t self, std::size_t before) {
     if (before == self || steps_[before].thread == steps_[self].thread) return;
     for (auto& other : steps_[self].after) {
@@ -391,7 +391,7 @@ class Rank {
   std::vector<Move*> moves_;
   const std::vector<std::vector<LinkId>>& slowest_;  // per route
   const std::size_t window_;
-  std::map<LinkId, std::vector<std::size_t>> sent_;  // the steps that fill a link, in order
+  std::map<LinkId, std::vector<std::size_t>> sent_;  // the steps that use a limiting link, in order
   std::vector<Event> events_;
   const std::vector<SumOrder::Sum>& sums_;
   std::map<std::int32_t, Summing> summing_;
@@ -425,9 +425,9 @@ void check(const Schedule& schedule) {
   }
 }
 
-// Whether one NPU adds up each sum, so that no sum needs an order; told from what one rank sends and
-// receives. Of an orbit whose group takes each member to each other, the NPUs that add up a chunk
-// are as many as the chunks of that piece that one NPU adds up.
+// Whether each sum is added up at one NPU only, so that no order is needed; derived from the transfers of one rank. In an
+// orbit whose symmetry maps each member to each other member, the number of NPUs that add up a chunk
+// equals the number of chunks of that piece that one NPU adds up.
 bool each_sum_made_once(const Schedule& schedule, NodeId rank, const std::vector<Move>& moves) {
   const auto& collective = schedule.collective();
   if (!schedule.symmetry()) return !sums_end_at_several(collective);
@@ -457,7 +457,7 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
     invalid("rank must be 0 to " + std::to_string(ranks - 1) + "; got " + std::to_string(*rank));
   }
   auto alone = rank ? moves_of(schedule, *rank) : std::vector<Move>();
-  // Sums that several ranks add up need an order that only the transfers of all ranks tell.
+  // Sums that several ranks add up need an order, which depends on the transfers of all ranks.
   const bool all_ranks = !rank || !each_sum_made_once(schedule, *rank, alone);
   // One rank's share of an orbit knows the links of the stored transfers only, not of their images.
   const bool all = all_ranks || (window > 0 && routes_share_links(schedule)) ||

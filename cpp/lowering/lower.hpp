@@ -5,14 +5,14 @@
 // reused, the one that has been free longest first). Until something is written, reading `acc` reads the
 // input slot. So inputs are not modified, unless the program runs in place.
 //
-// Where several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
-// operands that arrive before their turn wait in scratch slots of their own, and local steps add them.
+// If several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
+// operands that arrive before their turn wait in separate scratch slots, and local steps add them.
 //
 // A thread sends to one peer, or receives from one, over one channel, in the order of the schedule's
-// times; chunks that overtake each other between two NPUs, and parallel routes, get channels of their
-// own. Reads and writes of one slot by different threads are ordered by as few dependencies as possible.
-// Every dependency, message and next step is later in the schedule's time than what it waits for, so
-// a program made here cannot deadlock.
+// times; chunks that overtake each other between two NPUs, and parallel routes, get separate
+// channels. Reads and writes of one slot by different threads are ordered by as few dependencies as possible.
+// In the schedule's time, every step is later than the steps and messages that it waits for, so
+// the program cannot deadlock.
 //
 // A network lets messages share a link, while a schedule sends them one after another. If messages of one
 // rank to several peers cross the same slowest link of their routes, such as the port of a switch, a window of w makes each
@@ -33,20 +33,20 @@ namespace tacos {
 
 struct LowerOptions {
   bool in_place = false;
-  // The steps of this rank alone: the other ranks have none, and no receive says where its message comes from.
+  // Lower only this rank: the other ranks get no steps, and receives have no matching send.
   std::optional<NodeId> rank = std::nullopt;
   std::int32_t window = 0;
   // Whether scratch slots are reused. A receive into a reused slot waits for the send that empties it; if connections
-  // hold few messages, ranks may wait for each other in this way.
+  // hold few messages, ranks may deadlock in this way.
   bool reuse_scratch = true;
 };
 
-// Throws std::invalid_argument for what a program cannot express: trees through
-// switches that multicast or reduce, and chunks without bytes.
+// Throws std::invalid_argument if a program cannot express the schedule: for trees through
+// switches that multicast or reduce, and for chunks without bytes.
 Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress);
 
 // The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
-// and its route; of routes over the same links the first. The transfers of one channel between two NPUs
+// and its route (the first of equal routes). The transfers of one channel between two NPUs
 // are the sends of one thread, in this order.
 struct Departures {
   std::vector<NodeId> src, dst;

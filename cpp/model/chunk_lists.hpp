@@ -16,7 +16,7 @@ namespace tacos {
 
 class ChunkLists {
  public:
-  explicit ChunkLists(const Collective& collective);  // resolved; has to outlive this
+  explicit ChunkLists(const Collective& collective);  // must be resolved and outlive this
 
   std::vector<ChunkId> inputs(NodeId rank) const { return chunks_of(rank, kIn); }
   std::vector<ChunkId> outputs(NodeId rank) const { return chunks_of(rank, kOut); }
@@ -29,9 +29,10 @@ class ChunkLists {
   };
   struct Part {
     ChunkId first = 0, end = 0;
-    bool has_empty = false;  // chunks without bytes, which no NPU has
-    std::vector<std::pair<NodeId, std::int32_t>> positions;  // of the group's members, sorted
-    std::array<Listed, 2> listed;                            // of send_recv and custom
+    bool has_empty = false;  // whether there are chunks without bytes, which no NPU holds
+    // Positions of the group's members, sorted.
+    std::vector<std::pair<NodeId, std::int32_t>> positions;
+    std::array<Listed, 2> listed;  // of send_recv and custom
   };
 
   Listed sorted_by_rank(const Part& part, std::size_t side) const;

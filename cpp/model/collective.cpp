@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 50;  // a pebibyte; sums stay in 64 bits
 
-// Piece i of `total` cut into `pieces`; the first ones take the remainder.
+// Size of piece i of `total` in `pieces` pieces; the first pieces are larger if it does not divide evenly.
 std::int64_t piece(std::int64_t total, std::int64_t pieces, std::int64_t i) {
   return total / pieces + (i < total % pieces ? 1 : 0);
 }
@@ -288,7 +288,7 @@ void reverse_rows(CollectivePart& part) {
     if (part.inputs.size() != part.bytes.size()) {
       throw InfeasibleError("a custom collective with replicated inputs has no reverse");
     }
-    // A chunk that went to several NPUs comes back from several: their sum.
+    // The reverse of a chunk that was sent to several NPUs is the sum of several contributions.
     part.reduces = std::vector<std::uint8_t>(part.bytes.size(), 1);
     part.name.clear();
   }

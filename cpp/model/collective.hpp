@@ -1,21 +1,21 @@
-// A collective: which NPU holds which chunk before, and which must hold or have reduced it after.
+// A collective: the chunks that each NPU holds at the start, and the chunks or sums that it must hold at the end.
 //
 // A collective has one or several parts that run at once (several process groups, or different
 // collectives sharing the network). Named parts are stored symbolically (kind, group, size, chunks
-// per NPU) and answer questions about a chunk in O(1); nothing of size N² is ever stored for them.
+// per NPU) and answer queries about a chunk in O(1); nothing of size N² is ever stored for them.
 //
 // Chunk ids are consecutive over the parts. Within a part of group size n cut by c, chunk
 //   all_gather, reduce_scatter, gather, scatter:  i·c + k          piece k of member i's part
 //   all_reduce:                                   x                piece x of n·c, owner x/c by name
-//   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of what i sends to j
+//   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of the block from i to j
 //   broadcast, reduce:                            k                piece k of the buffer
 //   send_recv, custom:                            row·c + k        piece k of that row
-// A quantity that does not divide is cut so that the first pieces take the remainder; a piece of
-// zero bytes asks for nothing.
+// If a quantity does not divide evenly, the first pieces are larger. A piece of
+// zero bytes has no inputs and outputs.
 //
 // Every chunk has inputs (the NPUs that hold a contribution) and outputs (the NPUs that must end
 // with its value). If the chunk reduces, the value is the sum of all inputs, each exactly once;
-// otherwise the inputs are equal replicas and any of them will do.
+// otherwise the inputs are equal replicas, any of which may be used.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ using ChunkId = std::uint32_t;
 
 struct CollectivePart {
   CollectiveKind kind = CollectiveKind::all_gather;
-  std::string name;         // custom: of a kind that lists its chunks; empty otherwise
+  std::string name;         // custom: name of a kind that lists its chunks; otherwise empty
   Column<NodeId> group;     // members in rank order; empty for send_recv and custom
   std::int64_t size = 0;    // bytes, counted as nccl-tests counts them
   std::int32_t chunks = 0;  // pieces per unit of the list above; 0: not chosen yet
   std::int32_t root = -1;   // position in the group
-  // all_to_all_v: n·n bytes, row i what member i sends; send_recv and custom: per row.
+  // all_to_all_v: n·n sizes, row i has those that member i sends; send_recv and custom: one per row.
   Column<std::int64_t> bytes;
   // send_recv: one input and one output per row; custom: CSR lists per row.
   Column<std::int64_t> input_begin, output_begin;
@@ -62,10 +62,10 @@ class Collective {
   const std::vector<CollectivePart>& parts() const { return parts_; }
   bool resolved() const { return resolved_; }  // whether every part's chunk count is chosen
   Collective with_chunks(std::int32_t chunks) const;
-  // The collective with all sizes in proportion to the whole, rounded up.
+  // The collective scaled to this size; sizes are rounded up.
   Collective resized(std::int64_t size) const;
 
-  // The rest needs a resolved collective.
+  // The functions below need a resolved collective.
   ChunkId chunks() const { return first_.back(); }
   ChunkId first_chunk(std::size_t part) const {
     return first_[part];
@@ -74,26 +74,26 @@ class Collective {
   std::int64_t bytes(ChunkId chunk) const {
     return uniform_bytes_ > 0 ? uniform_bytes_ : cut_bytes(chunk);
   }
-  // Bytes of every chunk, if all are equal by construction; else 0.
+  // Bytes of every chunk if all are equal by construction, otherwise 0.
   std::int64_t uniform_bytes() const { return uniform_bytes_; }
   bool reduces(ChunkId chunk) const;
   std::span<const NodeId> inputs(ChunkId chunk) const;   // empty if the chunk has no bytes
   std::span<const NodeId> outputs(ChunkId chunk) const;  // empty if the chunk has no bytes
 
-  // nccl-tests' figures: size is the parts' common size, or their sum where they differ;
-  // busbw = algbw · factor, 0 where the parts' factors differ or none is defined.
+  // nccl-tests' figures: size is the parts' common size, or their sum if they differ;
+  // busbw = algbw · factor, 0 if the parts' factors differ or none is defined.
   std::int64_t size() const;
   double bus_factor() const;
 
   // The collective with inputs and outputs exchanged: all_gather <-> reduce_scatter, broadcast <->
   // reduce, gather <-> scatter, all_to_all with i and j exchanged. Chunk x corresponds to chunk
-  // `reversed_chunk(x)`. Throws where there is no such collective (custom sums).
+  // `reversed_chunk(x)`. Throws if there is no such collective (custom sums).
   Collective reversed() const;
   ChunkId reversed_chunk(ChunkId chunk) const;
 
-  // Where a renumbering of the NPUs takes a chunk: `moved` says where it takes an NPU, and
-  // `position` is the inverse of the group as made by positions(). Throws unless this is one named
-  // part without a root, whose group is mapped to itself.
+  // The image of a chunk under a renumbering of the NPUs: `moved` returns the image of an NPU, and
+  // `position` is the inverse of the group, from positions(). Throws unless this is one named
+  // part without a root whose group is mapped to itself.
   template <typename Moved>
   ChunkId image(ChunkId chunk, const Moved& moved, std::span<const std::int32_t> position) const {
     const bool pairs = has_pairs();
@@ -118,7 +118,7 @@ class Collective {
 
  private:
   void check(const CollectivePart& part) const;
-  // Whether chunks belong to pairs of members or to single ones; throws where it is neither.
+  // Whether chunks belong to pairs of members or to single members; throws if neither.
   bool has_pairs() const;
   std::int64_t cut_bytes(ChunkId chunk) const;
 
@@ -126,7 +126,7 @@ class Collective {
   std::vector<CollectivePart> parts_;
   std::vector<ChunkId> first_;  // first chunk of each part, then the number of chunks
   bool resolved_ = false;
-  std::int64_t uniform_bytes_ = 0;  // of every chunk, where all are alike by construction; else 0
+  std::int64_t uniform_bytes_ = 0;  // see uniform_bytes()
 };
 
 }  // namespace tacos

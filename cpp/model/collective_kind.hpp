@@ -26,11 +26,11 @@ enum class CollectiveKind : std::uint8_t {
   custom,
 };
 
-// What the chunk count c cuts; n is the number of members.
+// The unit that is divided into c chunks; n is the number of members.
 enum class Unit : std::uint8_t {
   member,  // member i's part of the buffer: chunk i·c + k
   share,   // the buffer, into n·c pieces: chunk x, which member x/c owns by name
-  pair,    // what member i sends to member j: chunk (i·n + j)·c + k
+  pair,    // the block from member i to member j: chunk (i·n + j)·c + k
   buffer,  // the whole buffer: chunk k
   row,     // a row of the part's columns: chunk row·c + k
 };

@@ -7,10 +7,10 @@
 
 namespace tacos {
 
-// Empty or 0 where the file does not say.
+// Empty or 0 if the file does not contain the fact.
 struct FileFacts {
   std::string name, dialect, protocol;
-  std::uint64_t min_bytes = 0, max_bytes = 0;  // sizes that the algorithm is for; 0: no limit
+  std::uint64_t min_bytes = 0, max_bytes = 0;  // range of sizes; 0: no limit
   std::int32_t threads_per_block = 0;
 };
 

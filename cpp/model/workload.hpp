@@ -1,8 +1,8 @@
-// A workload: what each rank does, as a graph of nodes, one row per node.
+// A workload: the operations of each rank as a graph of nodes, one row per node.
 //
-//   send, recv   `bytes` to or from rank `peer`; a send meets the recv of the same ranks, tag and size
-//   comp         takes `duration_ps`; or does `flops` operations over `bytes` of memory, for which the
-//                simulated device has a time
+//   send, recv   `bytes` to or from rank `peer`; a send matches the recv with the same ranks, tag and size
+//   comp         takes `duration_ps`, or does `flops` operations over `bytes` of memory, whose time
+//                the simulated device determines
 //   coll         the collective `comm` over `bytes` by all ranks or by a group
 //   load, store  move `bytes` from or to a memory outside of the NPU
 //
@@ -53,11 +53,11 @@ struct WorkloadColumns {
   Column<std::int64_t> duration_ps;
   Column<std::int64_t> flops;  // of a comp
   Column<std::uint8_t> comm;
-  Column<std::int64_t> id;        // unique within the rank; among ready nodes the lowest goes first
-  Column<std::uint8_t> on_cpu;    // a comp that leaves the NPU free
-  Column<std::int32_t> group;     // of a coll: 0 for all ranks, else a number in `groups`
-  Column<std::int32_t> priority;  // of a coll
-  Column<std::uint8_t> dims;      // of a coll: bit d is set where it uses dimension d
+  Column<std::int64_t> id;        // unique within the rank; the lowest ready id starts first
+  Column<std::uint8_t> on_cpu;    // 1 for a comp that does not occupy the NPU
+  Column<std::int32_t> group;     // for a coll: 0 for all ranks, otherwise a number in `groups`
+  Column<std::int32_t> priority;  // for a coll
+  Column<std::uint8_t> dims;      // for a coll: bit d is set if it uses dimension d
   Column<std::int32_t> name;      // an index into `names`
   Column<std::int64_t> dep_begin;
   Column<std::int64_t> dep;  // rows
@@ -65,7 +65,7 @@ struct WorkloadColumns {
   std::vector<std::string> names;
 };
 
-// Gives names their numbers in `WorkloadColumns::names`, in order of their first use.
+// Numbers names for `WorkloadColumns::names`, in order of first use.
 class NameTable {
  public:
   std::int32_t number(std::string_view name) {

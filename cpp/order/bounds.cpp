@@ -83,7 +83,7 @@ double one_tree_bound(std::span<const std::int64_t> hop, std::int32_t hosts, std
         scale * std::max(static_cast<double>(upper) - total, 1e-6 * static_cast<double>(upper)) /
         square;
     for (std::size_t i = 0; i < n; ++i) {
-      // Half of the last direction keeps prices from swinging.
+      // Adding a share of the last direction keeps prices from oscillating.
       price[i] += step * (0.7 * (degree[i] - 2) + 0.3 * (round == 0 ? degree[i] - 2 : before[i]));
       before[i] = degree[i] - 2;
     }

@@ -1,4 +1,4 @@
-// What an order costs, and checks of what the searches are given; shared by the searches and bounds of order.hpp.
+// The cost of an order, and checks of the searches' arguments; shared by the searches and bounds of order.hpp.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline std::int64_t of_ring(std::int64_t sum, std::size_t count, std::int64_t sl
 void check_order(std::int32_t hosts, std::span<const std::int32_t> order);
 void check_hops(std::span<const std::int64_t> hop, std::int32_t hosts);
 
-// Times of a term's messages with the links that they share; keeps its arrays between calls.
+// Computes the times of a term's messages with the links that they share; reuses its arrays between calls.
 class Evaluator {
  public:
   explicit Evaluator(const OrderProblem& problem) : problem_(problem), load_(at(problem.links)) {}

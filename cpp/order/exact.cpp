@@ -63,7 +63,7 @@ class Branching {
     return result;
   }
 
-  // Puts a host at a place; the messages that end there count from now on.
+  // Puts a host at a place, and adds the messages whose ends are now both placed.
   void place(std::int32_t where, std::int32_t host) {
     placed_[at(where)] = host;
     used_[at(host)] = 1;
@@ -122,7 +122,7 @@ class Branching {
     return total;
   }
 
-  // Whether everything below was looked at or excluded.
+  // Returns whether the whole subtree was searched or excluded.
   bool descend(std::int32_t where) {
     if (where == problem_.hosts) {
       if (const auto cost = evaluate_(placed_); cost < best_cost_) {
@@ -152,8 +152,8 @@ class Branching {
   std::vector<std::int32_t> best_, placed_;
   std::int64_t best_cost_ = 0;
   std::vector<char> used_;
-  std::vector<std::vector<std::vector<std::size_t>>>
-      closing_;  // [term][place]: messages whose later end is there
+  // [term][place]: messages whose later end is at that place.
+  std::vector<std::vector<std::vector<std::size_t>>> closing_;
   std::vector<std::int64_t> least_;
   std::vector<std::vector<std::int64_t>> load_;
   std::vector<std::vector<Partial>> partial_;  // [places filled][term]

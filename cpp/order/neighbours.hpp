@@ -1,4 +1,4 @@
-// What both local searches need: draws, and the hosts near each host.
+// Shared by both local searches: random numbers, and the nearest hosts of each host.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tacos::ordering {
 
-// SplitMix64, so that draws are the same with every standard library.
+// SplitMix64, which gives the same numbers with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -27,7 +27,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// The `count` hosts nearest to each of n hosts, both directions counted.
+// The `count` hosts nearest to each of n hosts, by the sum of both directions.
 std::vector<std::int32_t> near_hosts(std::span<const std::int64_t> hop, std::int32_t n,
                                      std::int32_t count);
 

@@ -12,7 +12,7 @@ using namespace ordering;
 
 namespace {
 
-// Values with their sum and maximum, each change in O(log n).
+// Values with their sum and maximum; each change takes O(log n).
 class Values {
  public:
   explicit Values(std::size_t count) : count_(count), tree_(2 * count) {}
@@ -74,7 +74,7 @@ class Seating {
     }
   }
 
-  // What late acceptance compares: weight · (maximum + mean) of every term.
+  // The objective of late acceptance: the sum of weight · (maximum + mean) over all terms.
   std::int64_t mark() const {
     std::int64_t total = 0;
     for (std::size_t k = 0; k < values_.size(); ++k) {
@@ -145,12 +145,12 @@ std::vector<std::int32_t> place_search(const OrderProblem& problem,
     }
     for (const auto place : {p, q}) place_of[at(seating.order()[at(place)])] = place;
   };
-  // Moves are counted too: where places have no messages, nothing is looked at.
+  // Moves are counted too, because moves of places without messages examine nothing.
   for (std::int64_t moves = 0; seating.looked() + moves < work; ++moves) {
     const auto turn = static_cast<std::size_t>(moves) % kMemory;
     auto p = random.below(n), q = random.below(n);
-    if (random.below(2) ==
-        0) {  // bring a near host to a place that this one exchanges messages with
+    // Bring a near host to a place that this one exchanges messages with.
+    if (random.below(2) == 0) {
       const auto host = seating.order()[at(p)];
       const auto near_place = random.below(near_count);
       q = place_of[at(neighbours[at(host) * at(near_count) + at(near_place)])];

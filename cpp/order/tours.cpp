@@ -34,7 +34,7 @@ class Tour {
     refresh();
   }
 
-  // Improves until no move around the given hosts gains anything.
+  // Improves the tour until no move around the given hosts helps.
   void improve(std::vector<std::int32_t>& hosts) {
     while (!hosts.empty()) {
       const auto host = hosts.back();
@@ -44,7 +44,7 @@ class Tour {
     }
   }
 
-  // Two stretches that follow each other change places.
+  // Swaps two adjacent stretches (a double bridge).
   std::vector<std::int32_t> bridge(Random& random) {
     const std::int32_t reach = std::min(n_ - 1, std::int32_t{50});
     const auto first = random.below(n_);
@@ -77,7 +77,7 @@ class Tour {
     }
   }
 
-  // Hops inside places first … last, as they are and turned around.
+  // What reversing places first … last gains inside this range.
   std::int64_t turned_gain(std::int32_t first, std::int32_t last) const {
     return (ahead_[at(last)] - ahead_[at(first)]) - (back_[at(last)] - back_[at(first)]);
   }

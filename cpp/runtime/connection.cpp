@@ -18,7 +18,7 @@ std::string ranked(NodeId rank) { return "rank " + std::to_string(rank); }
 
 std::string of_call(std::int64_t count, std::uint8_t dtype, std::uint8_t op) {
   const auto known = dtype < kDTypes && op < kReduceOps;
-  // What only moves goes as bytes, whatever its type.
+  // Collectives without arithmetic transfer plain bytes, whatever the element type.
   if (known && static_cast<DType>(dtype) == DType::uint8 &&
       static_cast<ReduceOp>(op) == ReduceOp::sum) {
     return std::to_string(count) + " bytes";
@@ -57,7 +57,7 @@ int Connection::write_some(Message& message) {
     rest -= some;
     if (some == pieces[i].iov_len) {
       ++message.first;
-    } else if (message.first > 0) {  // what was sent of a piece is cut off
+    } else if (message.first > 0) {  // skip the part of a piece that was sent
       message.pieces[message.first - 1] = {static_cast<std::byte*>(pieces[i].iov_base) + some,
                                            pieces[i].iov_len - some};
     }
@@ -112,7 +112,7 @@ std::size_t Connection::read(const std::vector<iovec>& pieces) {
     if (count == pieces.size()) into[count++] = {buffer.data.get() + end, room};
     const auto got = readv(socket, into, static_cast<int>(count));
     if (got > 0) {
-      // A short read has emptied the socket, and epoll will tell when there is more.
+      // A short read has emptied the socket; epoll reports when more arrives.
       const auto all = wanted + (count > pieces.size() ? room : 0);
       if (static_cast<std::size_t>(got) < all && !ending) readable = false;
       const auto stored = std::min(static_cast<std::size_t>(got), wanted);
@@ -131,7 +131,7 @@ std::size_t Connection::read(const std::vector<iovec>& pieces) {
 
 namespace {
 
-// Reads what a socket has and drops it; false if there will not be more.
+// Reads and drops the input of a socket; returns false at its end.
 bool discard(int socket) {
   std::array<std::byte, std::size_t{1} << 16> dropped{};
   ssize_t got = 1;
@@ -149,7 +149,7 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
   std::vector<Connection*> which;
   for (const auto& connection : connections) {
     if (connection->dead) continue;
-    // A message that was begun must be ended before the notice; the others do not matter any more.
+    // A message that has begun must be completed before the notice. All others are dropped.
     auto& queue = connection->queue;
     while (queue.size() > (!queue.empty() && queue.front().begun() ? 1U : 0U)) queue.pop_back();
     auto& message = queue.emplace_back();
@@ -170,8 +170,8 @@ void say_farewell(const std::vector<std::unique_ptr<Connection>>& connections,
     }
     for (std::size_t i = open.size(); i-- > 0;) {
       if (open[i].revents == 0) continue;
-      // Two ranks that have each begun a large message would wait for each other, so what comes is read; a peer that has left
-      // need not be told.
+      // Input is read and dropped: two ranks that have each begun a large message would otherwise wait for each other. A
+      // peer that has left needs no notice.
       const bool gone = (open[i].revents & POLLIN) != 0 && !discard(open[i].fd);
       auto& queue = which[i]->queue;
       int error = 0;

@@ -6,15 +6,17 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kFirst = 5;    // messages from which the usual speed is learned
-constexpr double kLearning = 0.05;   // weight of each later one
-constexpr double kRecent = 0.5;      // weight of a message in the speed that is reported
-constexpr double kSoon = 0.5;        // seconds that three messages must span to be a trend
-constexpr double kSurely = 1.0;      // or two
-constexpr int kCalls = 8;            // the least that ranks are compared over
-constexpr double kPeriod = 1.0;      // in seconds
-constexpr double kSlowShare = 0.25;  // of the time, waited for a rank: that is a slow one
-constexpr double kFineShare = 0.1;   // and so little is not, any more
+// All values are chosen, not measured.
+constexpr std::size_t kFirst = 5;   // messages whose median is the first usual speed
+constexpr double kLearning = 0.05;  // weight of each later message in the usual speed
+constexpr double kRecent = 0.5;     // weight of a message in the reported speed
+constexpr double kSoon = 0.5;       // seconds that a trend of three messages must span
+constexpr double kSurely = 1.0;     // seconds that a trend of two messages must span
+constexpr int kCalls = 8;           // fewest calls over which ranks are compared
+constexpr double kPeriod = 1.0;     // shortest time over which ranks are compared, in seconds
+// A rank becomes slow if others wait this share of the time for it.
+constexpr double kSlowShare = 0.25;
+constexpr double kFineShare = 0.1;  // a slow rank recovers if they wait at most this share
 
 }  // namespace
 
@@ -71,7 +73,7 @@ bool LinkWatch::add(std::int32_t algorithm, double bytes, double seconds, double
 void RankWatch::start(double away, double now) {
   if (begin_ < 0) {
     begin_ = now;
-    return;  // what came before the first call says nothing
+    return;  // messages before the first call are no evidence
   }
   total_ += away;
   period_ += away;
@@ -96,7 +98,7 @@ bool RankWatch::judge(double now) {
   for (const auto& peer : peers_) {
     if (peer.calls > calls_ / 2) all.push_back(peer.period * calls_ / peer.calls);
   }
-  const auto middle = (all.size() - 1) / 2;  // of an even number, the lower
+  const auto middle = (all.size() - 1) / 2;  // for an even number, the lower middle
   std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(middle), all.end());
   bool news = false;
   for (auto& peer : peers_) {

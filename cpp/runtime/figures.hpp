@@ -1,8 +1,9 @@
-// What a rank notices about its peers while data move: how fast each link is, and who keeps others waiting.
+// What a rank observes about its peers while data move: the speed of each link, and which ranks keep others waiting.
 //
-// No clock and no I/O: an endpoint tells what happened and when. A link is slow when every message of some time took more
-// than twice as long as usual; the usual speed is learned, for each algorithm its own, since algorithms share links differently.
-// A rank is slow when it spends more time away from calls than the others do; a rank that only waits for a slow link does not.
+// There is no clock and no I/O here: an endpoint reports events with their times. A link is slow if, for some time, every
+// message took more than twice as long as usual. The usual speed is learned separately for each algorithm, since algorithms
+// share links differently. A rank is slow if it spends more time outside of calls than the others do; waiting for a slow link
+// does not count.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@ template <typename T>
 class Seen {
  public:
   Seen(T value = T{})
-      : value_(value) {}  // NOLINT(google-explicit-constructor): it stands for its value
+      : value_(value) {}  // NOLINT(google-explicit-constructor): used like its value
   operator T() const {
     return value_.load(std::memory_order_relaxed);
   }  // NOLINT(google-explicit-constructor)
@@ -32,29 +33,29 @@ class Seen {
   std::atomic<T> value_;
 };
 
-constexpr double kSlower = 2.0;  // times the usual: that is worth a report
+constexpr double kSlower = 2.0;  // times the usual duration: reported as slow (chosen)
 
 enum class LinkState : std::uint8_t { usual, slow, fast };
 
 // The speed of one link, message by message.
 class LinkWatch {
  public:
-  // What to expect, in bytes per second. `known`: that is what the link was found to have, and more is news; else it is
-  // the least that it should have, and the usual speed is learned. Starts anew.
+  // Sets the expected speed in bytes per second and resets the watch. `known`: this is the link's measured speed, so a higher
+  // speed is reported too. Otherwise it is the least speed that the link should have, and the usual speed is learned.
   void expect(double rate, bool known);
-  // Bytes of a message of this algorithm came within some seconds, until now; returns whether the state has changed.
+  // Records that bytes of a message of this algorithm took some seconds, until now; returns whether the state has changed.
   bool add(std::int32_t algorithm, double bytes, double seconds, double now);
 
-  // A message was there before anybody looked, so that the link may be well: a trend must begin anew.
+  // Restarts the trend: a message had arrived before the rank looked, so the link may be fine.
   void doubt() { count_ = 0; }
 
   LinkState state() const { return state_; }
-  double rate() const { return rate_; }     // of the latest messages
-  double usual() const { return wanted_; }  // what they are compared with; 0: not known yet
+  double rate() const { return rate_; }     // speed of the latest messages
+  double usual() const { return wanted_; }  // the speed to compare with; 0: not known yet
 
  private:
   struct Learned {
-    std::vector<double> first;  // the first few, of which the median counts
+    std::vector<double> first;  // the first few, whose median is used
     double usual = 0;
   };
   double learned(std::int32_t algorithm, double rate);
@@ -69,26 +70,26 @@ class LinkWatch {
   int count_ = 0;     // messages of the trend
 };
 
-// Time that ranks are away from calls, compared over some calls and some time.
+// Compares the time that ranks spend outside of calls, over several calls and at least kPeriod.
 class RankWatch {
  public:
-  // Notes how many seconds this rank was away before the call that starts now.
+  // Records how many seconds this rank was outside of calls before the call that starts now.
   void start(double away, double now);
-  // A peer says the same of itself; at most once in a call.
+  // Records the same for a peer, as it reported; at most once per call.
   void hear(std::int32_t peer, double away);
-  // At the end of a call: whether some peer has become slow or is slow no more.
+  // At the end of a call: returns whether a peer has become slow or has recovered.
   bool judge(double now);
 
   struct Peer {
-    double away = 0;   // in all
-    double share = 0;  // of the last period: time that others waited for it
+    double away = 0;   // total seconds outside of calls
+    double share = 0;  // share of the last period that others waited for it
     double period = 0;
     int calls = 0;
     bool slow = false, known = false;
   };
   std::span<const Peer> peers() const {
     return peers_;
-  }  // by number; those never heard of are not `known`
+  }  // by rank; peers that have reported nothing are not `known`
   double away() const { return total_; }
 
  private:

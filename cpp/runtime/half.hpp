@@ -1,4 +1,4 @@
-// The half types in bits, and their conversions, rounded to the nearest even.
+// The 16-bit floating-point types and their conversions, rounded to nearest even.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace tacos {
 
-// Half types are stored as bits; their loops have no branches, so that the compiler vectorizes them.
+// Values are stored as bits. The conversions have no branches, so that the compiler vectorizes loops over them.
 struct Half {
   std::uint16_t bits;
 };
@@ -15,8 +15,8 @@ struct Brain {
 };
 
 inline float widened(Half half) {
-  // Shifted to its place the exponent is too small by 112, which a product repairs, also for
-  // subnormal numbers; what was infinite or not a number gets the largest exponent.
+  // After the shift the exponent is too small by 112. A multiplication corrects it, also for
+  // subnormal numbers. Infinities and NaNs get the largest exponent.
   const std::uint32_t magnitude = (half.bits & 0x7fffU) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
   const std::uint32_t special = magnitude >= (0x7c00U << 13) ? 0x7f800000U : 0U;
@@ -29,7 +29,7 @@ inline Half halved(float value) {
   const std::uint32_t sign = (bits >> 16) & 0x8000U, magnitude = bits & 0x7fffffffU;
   // Normal results: round the last 13 bits to even and lower the exponent by 112.
   const std::uint32_t normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  // Subnormal ones: adding 1/2 leaves their bits, rounded by the addition, in the last places.
+  // Subnormal results: adding 1/2 rounds them and leaves their bits in the last places.
   const std::uint32_t tiny =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
   std::uint32_t result = magnitude < (113U << 23) ? tiny : normal;

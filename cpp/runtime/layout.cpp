@@ -44,7 +44,7 @@ Layout lay_out(const RankProgram& program, std::int64_t count) {
   Layout result;
   result.count = count;
   result.padded = program.misplaced && largest != smallest;
-  const bool alike = program.misplaced;  // then `content` is not to be relied on
+  const bool alike = program.misplaced;  // then `content` is not reliable
   const auto given = [&](ChunkId chunk) { return per_chunk[chunk]; };
   const auto kept = [&](ChunkId chunk) { return alike ? largest : per_chunk[chunk]; };
   result.given_input = offsets(program.inputs, given);

@@ -68,9 +68,9 @@ void RankExecutor::start(const Call& call) {
   settle();
 }
 
-// In place, the input slots that the program shares with the output are already there; otherwise
-// they are copied. The program's other inputs are read where the caller has them, unless it writes to
-// them or they overlap with the output.
+// Copies the input slots that the program shares with the output, unless the caller's buffers are in place. The
+// program's other inputs are read from the caller's buffer, unless the program writes to them or they overlap with the
+// output.
 void RankExecutor::place_buffers() {
   const auto& l = *layout_;
   const auto given_in = at(l.input_elements()) * width_;
@@ -86,7 +86,8 @@ void RankExecutor::place_buffers() {
   const std::less<> before;
   const bool overlaps = given_in > 0 && given_out > 0 && before(source, target + given_out) &&
                         before(target, source + given_in);
-  bool exact = program_->program->spec().in_place;  // overlaps just as the program shares slots
+  // Whether the buffers overlap exactly as the program shares slots.
+  bool exact = program_->program->spec().in_place;
   for (std::size_t slot = 0; overlaps && exact && slot < program_->inputs.size(); ++slot) {
     const std::byte* here = source + offset(l.given_input, slot);
     const auto same = program_->shared[slot];
@@ -210,7 +211,7 @@ void RankExecutor::complete(std::int32_t step) {
 
 void RankExecutor::sent(std::int32_t step) {
   const RankStep& row = program_->steps[at(step)];
-  if (is_get(row.op) && !row.served) {  // the request has left, the reply is to come
+  if (is_get(row.op) && !row.served) {  // the request has left, the reply has not arrived
     state_[at(step)] = State::receiving;
     to_receive.push_back(step);
     return;
@@ -241,7 +242,7 @@ std::size_t RankExecutor::message_bytes(std::int32_t step) const {
   return is_message(row.op) || request ? 0 : bytes(step);
 }
 
-// No message is sent for a step without bytes: both ends know.
+// A step without bytes sends no message; both ends know this.
 bool RankExecutor::silent(std::int32_t step) const {
   return bytes(step) == 0 && !is_message(program_->steps[at(step)].op);
 }
@@ -313,7 +314,7 @@ void RankExecutor::take(std::int32_t step, const std::byte* data, std::size_t by
   const RankStep& row = program_->steps[at(step)];
   const bool adds = reduces(step);
   Cursor& cursor = cursor_[at(step)];
-  std::size_t passed = 0;  // of what is passed on, which lies in one piece
+  std::size_t passed = 0;  // bytes of the contiguous data that are forwarded
   if (row.op == StepOp::recv_reduce_forward) {
     for (auto i = layout_->begin[at(step)]; i < cursor.segment; ++i) {
       passed += at(layout_->segments[at(i)].elements) * width_;

@@ -1,7 +1,7 @@
-// The state of one call: which steps may run, what they send and where arriving data go.
+// The state of one call: which steps may run, what they send, and where arriving data are stored.
 //
-// An executor knows no network. A driver (TCP, MPI) starts it, carries out what `to_send` and
-// `to_receive` list, and reports back; copies and sums within the rank happen here.
+// An executor does no communication. A driver (TCP, MPI) starts it, carries out the steps in `to_send` and
+// `to_receive`, and reports back; copies and sums within the rank happen here.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@
 
 namespace tacos {
 
-// The memory of a call; the scratch buffer and copies that a call needs belong to the executor.
+// The caller's memory of a call. The executor owns the scratch buffer and any copies.
 struct Call {
   void* source = nullptr;
   void* target = nullptr;
@@ -33,20 +33,20 @@ class RankExecutor {
 
   const RankProgram& program() const { return *program_; }
   const Call& call() const { return call_; }
-  std::uint64_t serial() const { return serial_; }  // unlike an address, never used again
-  const Layout& layout(std::int64_t count);         // the last few are kept
+  std::uint64_t serial() const { return serial_; }  // unlike an address, never reused
+  const Layout& layout(std::int64_t count);         // caches the last few
 
   // Begins a call. Throws std::invalid_argument for an operation that the dtype does not have.
   void start(const Call& call);
-  // What a driver has to carry out, as indices of steps; it takes the entries away.
+  // Steps that the driver must carry out; it removes the entries.
   std::vector<std::int32_t> to_send, to_receive;
-  // Reports: everything that a step sends has left, and all that it takes in was stored.
+  // Reports from the driver: all data that a step sends have left; all data that it receives were stored.
   void sent(std::int32_t step);
   void received(std::int32_t step);
-  // A peer has stored what a put sent to it. Before, nothing may tell a third rank of it.
+  // Reports that a peer has stored the data of a put. Until then, no third rank may be told about them.
   void stored(NodeId peer);
   bool finished() const { return left_ == 0; }
-  void finish();  // averages, and copies back what was kept elsewhere
+  void finish();  // divides averages, and copies results back to the caller's buffers
 
   std::size_t bytes(std::int32_t step) const {
     return static_cast<std::size_t>(layout_->elements[static_cast<std::size_t>(step)]) * width_;
@@ -61,21 +61,22 @@ class RankExecutor {
   bool is_done(std::int32_t step) const {
     return state_[static_cast<std::size_t>(step)] == State::done;
   }
-  bool silent(std::int32_t step) const;    // whether it has nothing to send or receive in this call
-  bool takes_in(std::int32_t step) const;  // whether something is still to come for the step
-  bool reduces(std::int32_t step) const;   // whether what arrives is added to something
-  // Adds the pieces of memory that a step sends.
+  // Whether the step has nothing to send or receive in this call.
+  bool silent(std::int32_t step) const;
+  bool takes_in(std::int32_t step) const;  // whether the step still expects data
+  bool reduces(std::int32_t step) const;   // whether arriving data are added up
+  // Appends the memory ranges that a step sends.
   void outgoing(std::int32_t step, std::vector<iovec>& pieces) const;
-  // Adds the pieces of memory that take in the rest of a step that does not reduce.
+  // Appends the memory ranges for the rest of the data of a step; only for steps that do not reduce.
   void incoming(std::int32_t step, std::vector<iovec>& pieces) const;
-  void skip(std::int32_t step, std::size_t bytes);  // so much was stored there
-  // Stores or adds what arrived; for one that reduces, whole elements.
+  void skip(std::int32_t step, std::size_t bytes);  // reports bytes stored there
+  // Stores or adds data that arrived; for steps that reduce, whole elements.
   void take(std::int32_t step, const std::byte* data, std::size_t bytes);
 
-  // Steps that have started and wait for a peer, for messages about what holds a call up.
+  // Steps that have started and wait for a peer, for messages about calls that make no progress.
   std::vector<std::int32_t> waiting() const;
-  std::string describe(std::int32_t step) const;  // what such a step waits for
-  NodeId awaited(std::int32_t step) const;        // and on which rank
+  std::string describe(std::int32_t step) const;  // what a waiting step waits for
+  NodeId awaited(std::int32_t step) const;        // the rank that it waits for
 
  private:
   enum class State : std::uint8_t { waiting, receiving, sending, done };
@@ -87,7 +88,7 @@ class RankExecutor {
   void place_buffers();
   void begin(std::int32_t step);
   void complete(std::int32_t step);
-  void settle();  // runs all that became ready
+  void settle();  // runs all steps that have become ready
   void run_locally(std::int32_t step);
   void list_send(std::int32_t step);
 
@@ -103,11 +104,11 @@ class RankExecutor {
   std::vector<State> state_;
   std::vector<std::int32_t> waits_, ready_;
   std::vector<Cursor> cursor_;
-  std::vector<std::vector<std::byte>> passing_;  // what a step passes on and does not store
+  std::vector<std::vector<std::byte>> passing_;  // data that a step forwards without storing them
   std::size_t left_ = 0;
-  std::vector<std::int32_t> unstored_;  // per peer: puts on their way
+  std::vector<std::int32_t> unstored_;  // per peer: puts in flight
   std::int32_t all_unstored_ = 0;
-  std::vector<std::int32_t> held_;  // sends that wait for them
+  std::vector<std::int32_t> held_;  // sends that wait for those puts
 };
 
 }  // namespace tacos

@@ -16,7 +16,7 @@ std::vector<std::int32_t> shared_slots(const Program& program, const std::vector
                                        const std::vector<ChunkId>& outputs) {
   std::vector<std::int32_t> shared(inputs.size(), -1);
   if (!program.spec().in_place) return shared;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {  // both are in order of the chunks
+  for (std::size_t i = 0; i < inputs.size(); ++i) {  // both are sorted by chunk
     const auto found = std::lower_bound(outputs.begin(), outputs.end(), inputs[i]);
     if (found != outputs.end() && *found == inputs[i]) {
       shared[i] = static_cast<std::int32_t>(found - outputs.begin());
@@ -25,7 +25,7 @@ std::vector<std::int32_t> shared_slots(const Program& program, const std::vector
   return shared;
 }
 
-// Follows the chunks through the slots of all ranks, to know what every step moves.
+// Follows chunks through the slots of all ranks, to find out which chunks every step moves.
 class Contents {
  public:
   explicit Contents(const Program& program) : program_(program), s_(program.spec()) {
@@ -108,16 +108,17 @@ class Contents {
 
   const Program& program_;
   const ProgramSpec& s_;
-  std::vector<std::size_t> first_;  // of every rank's three buffers
+  std::vector<std::size_t> first_;  // first slot of each of every rank's three buffers
   std::vector<std::vector<std::int32_t>> shared_;
-  std::vector<ChunkId> home_, holds_;  // per slot: whose size it has, what it holds
+  // Per slot: the chunk whose size it has, and the chunk that it holds.
+  std::vector<ChunkId> home_, holds_;
   std::vector<ThreadId> thread_;
   std::vector<std::int64_t> begin_;
   std::vector<ChunkId> content_;
   bool misplaced_ = false;
 };
 
-// All one-sided traffic between two ranks takes one connection: a signal must not overtake a put.
+// All one-sided traffic between two ranks uses one connection, because a signal must not overtake a put.
 std::map<std::pair<NodeId, NodeId>, std::int32_t> one_sided_channels(const Program& program,
                                                                      const Contents& contents) {
   std::map<std::pair<NodeId, NodeId>, std::int32_t> channels;

@@ -1,5 +1,5 @@
-// One rank's share of a program, compiled: its steps with what waits for what, and what the rank
-// does on behalf of its peers' one-sided steps. No bytes yet: see layout.hpp.
+// One rank's compiled share of a program: its steps with their dependencies, and the work that the rank
+// does for one-sided steps of its peers. It applies to any size; layout.hpp adds the bytes.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tacos {
 
-// Where data leave to or arrive from: the ends of one connection.
+// A connection, seen from one rank.
 struct Port {
   NodeId peer = -1;
   std::int32_t channel = 0;
@@ -21,34 +21,36 @@ struct Port {
 struct RankStep {
   StepId id = -1;  // in the program
   StepOp op = StepOp::nop;
-  bool served = false;  // a peer's put or get, of which this rank is the other end
-  Buffer src_buffer = Buffer::none, dst_buffer = Buffer::none;  // of this rank, else none
+  bool served = false;  // a put or get of a peer, with this rank as its other end
+  Buffer src_buffer = Buffer::none, dst_buffer = Buffer::none;  // buffers of this rank, or none
   std::int32_t src_slot = -1, dst_slot = -1, count = 0;
   Port to, from;           // peer -1: none
-  StepId message = -1;     // the step that sends what this one receives or waits for
-  std::int32_t waits = 0;  // steps of this rank that must be complete before
+  StepId message = -1;     // the step that sends the message that this one receives or waits for
+  std::int32_t waits = 0;  // steps of this rank that must be complete first
 };
 
 struct RankProgram {
   NodeId rank = 0;
   std::shared_ptr<const Program> program;
-  std::vector<RankStep> steps;  // the rank's own, then those it serves
+  std::vector<RankStep> steps;  // its own steps, then those of peers that it serves
   std::size_t own = 0;
   std::vector<std::int64_t> next_begin;  // per own step: steps that wait for it
   std::vector<std::int32_t> next;
-  std::unordered_map<StepId, std::int32_t> by_message;  // the step that takes in what a step sends
+  std::unordered_map<StepId, std::int32_t> by_message;  // sending step -> the step that receives
   std::vector<Port> out, in;                            // connections, sorted
 
-  // Which chunk each slot of a step's data holds, so that both ends know its size.
+  // The chunk in each slot of a step's data, from which both ends know its size.
   std::vector<std::int64_t> content_begin;
   std::vector<ChunkId> content;
-  // Whether the data of some step, of any rank, may lie in a slot of another size; then all slots
-  // must be made alike.
+  // Whether a step of any rank may have data in a slot of another size; then all slots
+  // must have the same size.
   bool misplaced = false;
 
   std::vector<ChunkId> inputs, outputs;  // slot by slot
-  std::vector<std::int32_t> shared;      // in place: input slot -> the output slot it is, or -1
-  bool writes_input = false;             // to slots that are not shared
+  // In place: per input slot, the output slot in the same memory, or -1.
+  std::vector<std::int32_t> shared;
+  // Whether a step writes to an input slot that is not shared.
+  bool writes_input = false;
 };
 
 RankProgram compile(std::shared_ptr<const Program> program, NodeId rank);

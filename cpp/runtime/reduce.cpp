@@ -33,8 +33,8 @@ struct Truth {
 
 template <ReduceOp op, typename T>
 inline T arithmetic(T a, T b) {
-  // What is not a number stays so, wherever it is: the order of the ranks must not matter.
-  // NOLINTBEGIN(misc-redundant-expression): it differs from itself
+  // A NaN in either operand gives a NaN: the order of the ranks must not matter.
+  // NOLINTBEGIN(misc-redundant-expression): NaN differs from itself
   if constexpr (op == ReduceOp::min) return b < a || b != b ? b : a;
   if constexpr (op == ReduceOp::max) return a < b || b != b ? b : a;
   // NOLINTEND(misc-redundant-expression)

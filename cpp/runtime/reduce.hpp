@@ -33,12 +33,12 @@ DType dtype_named(std::string_view name);         // throws std::invalid_argumen
 ReduceOp reduce_op_named(std::string_view name);  // throws std::invalid_argument
 std::size_t size_of(DType dtype);
 
-// dst[i] = a[i] op b[i] for `count` elements; dst may be a or b. Half types are computed in float and
-// rounded to nearest even, integers wrap around, sums of booleans are "or". An average is a sum here.
+// dst[i] = a[i] op b[i] for `count` elements; dst may be a or b. 16-bit floating-point types are computed in float and
+// rounded to nearest even, integers wrap around, and sums of booleans are "or". Averages are summed here and divided later.
 using Reduction = void (*)(void* dst, const void* a, const void* b, std::size_t count);
 Reduction reduction(DType dtype, ReduceOp op);  // throws std::invalid_argument: bits of floats
 
-// data[i] = data[i] / divisor, which makes an average of a sum.
+// data[i] = data[i] / divisor, which turns a sum into an average.
 void divide(void* data, std::size_t count, DType dtype, std::int64_t divisor);
 
 }  // namespace tacos

@@ -22,13 +22,14 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-// Bytes of later calls that are read for notices behind them, of all connections together.
+// Bytes of later calls, over all connections, that are read ahead to find the notices behind them.
 constexpr std::size_t kAhead = std::size_t{64} << 20;
-constexpr std::uint64_t kLongestData = std::uint64_t{1} << 60;  // so that sums of sizes do not wrap
+// Keeps sums of sizes from overflowing.
+constexpr std::uint64_t kLongestData = std::uint64_t{1} << 60;
 constexpr auto kIdle = std::chrono::milliseconds(100);
 constexpr double kLongestTimeout = 1e9;  // seconds
 
-// Whether the other end of a socket is on this machine: it is no link that could be slow or die.
+// Whether the other end of a socket is on this machine, so that no network link can be slow or fail.
 bool is_local(int socket) {
   sockaddr_storage name{};
   socklen_t length = sizeof name;
@@ -68,7 +69,7 @@ void Endpoint::close() {
   }
   const bool own = process_ == getpid();
   for (const auto& connection : connections_) {
-    // To close a socket with something unread would take back what the peer has not read yet.
+    // Closing a socket with unread input would reset the connection and discard data that the peer has not read yet.
     while (own && recv(connection->socket, connection->buffer.data.get(),
                        connection->buffer.capacity, MSG_DONTWAIT) > 0) {
     }
@@ -94,8 +95,8 @@ void Endpoint::add(Port port, int socket) {
   if (fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK) < 0) {
     throw std::system_error(errno, std::generic_category(), "fcntl");
   }
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on,
-             sizeof on);  // fails on other sockets, no matter
+  // Failure is ignored: other sockets lack the option.
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = added.get();
@@ -127,7 +128,7 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   note_progress();
   idle_ = progress_;
   meeting_ = joint && wanted_ && wanted_.exchange(false);
-  carrying_ = false;  // an error may have left it
+  carrying_ = false;  // an error may have left it set
   begin_record();
   try {
     for (std::size_t i = 0; i < in_.size(); ++i) {  // some may have left after the last call
@@ -161,7 +162,7 @@ int Endpoint::run(RankExecutor& executor, std::int32_t algorithm, const Call& ca
   return (std::exchange(news_, false) ? kNews : 0) | (meeting_ ? kMeeting : 0);
 }
 
-// A rank that leaves a call must not keep notices that a peer waits for.
+// A rank must not leave a call with unsent notices that a peer waits for.
 bool Endpoint::all_sent() const {
   return std::all_of(connections_.begin(), connections_.end(),
                      [](const auto& connection) { return connection->queue.empty(); });
@@ -189,9 +190,9 @@ void Endpoint::look_up(const RankExecutor& executor) {
   bound_to_ = executor.serial();
 }
 
-// Sends what may be sent and takes in what had arrived before its step could run.
-// A send that fails reads why (flush), which may end messages and lead here again: the first call has the lists then, and
-// would send what stands in them twice.
+// Starts the sends that may start, and stores data that arrived before their step could run.
+// It must not be entered twice: a send that fails reads the reason (flush), which may complete messages and call this function
+// again, while the outer call still holds the lists and would send their entries twice.
 void Endpoint::carry_out() {
   if (std::exchange(carrying_, true)) return;
   auto& executor = *executor_;
@@ -276,7 +277,7 @@ MessageHeader Endpoint::header_of_call() const {
 void Endpoint::post(Connection& to, const Header& header, std::vector<iovec> pieces,
                     std::int32_t step) {
   if (to.closed && header.kind == Kind::data) lost(to, 0);
-  if (to.closed) return;  // a notice that will not be read
+  if (to.closed) return;  // the peer would not read the notice
   auto& message = to.enqueue(header);
   message.pieces = std::move(pieces);
   message.step = step;
@@ -292,11 +293,11 @@ void Endpoint::flush(Connection& connection) {
     } else if (error != 0) {
       const bool data = std::any_of(connection.queue.begin(), connection.queue.end(),
                                     [](const auto& one) { return one.header.kind == Kind::data; });
-      if (!data) {  // notices that will not be read
+      if (!data) {  // the peer would not read the notices
         connection.queue.clear();
         return;
       }
-      connection.readable = true;  // the peer may have said why
+      connection.readable = true;  // the peer may have sent the reason
       connection.parked ? look_past(connection) : receive(connection);
       lost(connection, error);
     }
@@ -332,15 +333,15 @@ void Endpoint::receive(Connection& connection) {
   }
 }
 
-// What peers that are a call ahead have said behind their data.
+// Handles notices of peers that are a call ahead, which follow their data.
 void Endpoint::hear_parked() {
   for (const auto& connection : connections_) {
     if (connection->parked) look_past(*connection);
   }
 }
 
-// Reads data of a later call into memory, so that notices behind them are heard: the peer may have failed, or ask whether this
-// rank is there.
+// Reads data of a later call into memory, to find the notices behind them: the peer may have failed, or may ask whether this
+// rank is alive.
 void Endpoint::look_past(Connection& connection) {
   auto& c = connection;
   c.looking = true;
@@ -426,7 +427,7 @@ bool Endpoint::begin_message(Connection& connection) {
   return true;
 }
 
-// Stores what has arrived of a message; returns whether anything had.
+// Stores the part of a message that has arrived; returns whether there was any.
 bool Endpoint::store(Connection& connection) {
   const std::byte* data = connection.buffer.data.get() + connection.begin;
   const auto ahead = std::min(connection.end - connection.begin, connection.left);
@@ -487,7 +488,7 @@ std::size_t Endpoint::read_pieces(Connection& connection, const std::vector<iove
   return some;
 }
 
-// The peer will send no more: that is an error if it has left something out.
+// The peer sends nothing more; this is an error if this rank still expects data.
 void Endpoint::check_end(const Connection& connection) {
   if (connection.reading) lost(connection, connection.error);
   for (std::size_t i = 0; executor_ != nullptr && i < in_.size(); ++i) {
@@ -508,7 +509,7 @@ void Endpoint::end_message(Connection& connection) {
   }
   note_end(connection);
   if (connection.staging != nullptr) {
-    connection.staging = nullptr;  // release_staged() takes it in
+    connection.staging = nullptr;  // release_staged() stores it
     return;
   }
   const auto& row = executor_->program().steps[at(connection.step)];
@@ -522,7 +523,7 @@ void Endpoint::end_message(Connection& connection) {
   carry_out();
 }
 
-// The step may run now: takes in what came before, and lets the rest come straight to its place.
+// The step may run now: stores the data that arrived early, and directs the rest to its place.
 void Endpoint::release_staged(std::int32_t step) {
   Connection* connection = staged_[at(step)];
   if (connection == nullptr) return;
@@ -534,7 +535,7 @@ void Endpoint::release_staged(std::int32_t step) {
   const auto some = staged.filled / width * width;
   executor_->take(step, staged.block.data.get(), some);
   if (!whole) {
-    // A started element goes back to the buffer, which is empty while a message is staged from it.
+    // An incomplete element goes back to the buffer, which is empty while a message is staged from it.
     const auto rest = staged.filled - some;
     if (rest > 0) {
       auto& c = *connection;

@@ -1,6 +1,6 @@
-// The part of an endpoint that notices: speeds of links, time that ranks are away, calls that were made, dead links.
+// The part of an endpoint that observes: speeds of links, time that ranks spend outside of calls, past calls, dead links.
 //
-// It takes no time of its own: moments are those that progress is noted at anyway, and counters are plain numbers of the thread
+// Observing costs almost nothing: it uses the times at which progress is recorded anyway, and plain counters of the thread
 // that runs the call.
 #include <linux/tcp.h>  // its tcp_info has more than that of netinet/tcp.h
 #include <netinet/in.h>
@@ -19,12 +19,13 @@ namespace {
 
 constexpr std::size_t kRecords = 256;  // calls that are remembered
 constexpr std::size_t kLeast = std::size_t{4}
-                               << 10;  // bytes on their way: fewer never tell a link's speed
-constexpr std::size_t kMany = std::size_t{32} << 10;    // bytes that always tell it; fewer do
-constexpr double kLong = 1e-3;                          // if they take this many seconds
-constexpr std::size_t kNeeds = 8;                       // steps that are put in words
-constexpr auto kOften = std::chrono::milliseconds(20);  // no sooner is the kernel asked again
-constexpr unsigned kUnanswered = 3;  // times that TCP has sent again in vain: 1.4 s and more
+                               << 10;  // fewer bytes in flight never measure a link's speed
+constexpr std::size_t kMany = std::size_t{32} << 10;  // this many bytes always do
+constexpr double kLong = 1e-3;                        // numbers in between do after these seconds
+constexpr std::size_t kNeeds = 8;                     // waiting steps that are described
+// Shortest time between questions to the kernel.
+constexpr auto kOften = std::chrono::milliseconds(20);
+constexpr unsigned kUnanswered = 3;  // unanswered retransmissions of a dead link: at least 1.4 s
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -81,7 +82,7 @@ void Endpoint::end_record(bool whole) {
   }
 }
 
-// For those who look from another thread, or after a failure.
+// Records what steps wait for, for readers in other threads or after a failure.
 void Endpoint::note_needs() {
   if (!watching_) return;
   const auto steps = executor_->waiting();
@@ -113,7 +114,7 @@ void Endpoint::note_begin(Connection& connection) {
   c.began = progress_;
   c.timed = 0;
   if (c.local) return;
-  // What had come before this rank looked says nothing about the link: only a socket that was emptied tells.
+  // Only data that arrive at an empty socket measure the link's speed, not data that had arrived before this rank looked.
   const auto ahead = c.end - c.begin - sizeof(MessageHeader);
   if (!c.readable && c.header.bytes >= ahead + kLeast) {
     c.timed = c.header.bytes - ahead;
@@ -136,8 +137,8 @@ void Endpoint::note_end(Connection& connection) {
   }
 }
 
-// A short message comes in one piece and tells its receiver nothing about the link. The sender's kernel knows how long
-// what was sent took to be acknowledged; what waited for a peer that did not read does not count.
+// A short message arrives in one piece, so its receiver cannot measure the link. The sender's kernel knows how long
+// data took to be acknowledged; time in which the peer did not read is not counted.
 void Endpoint::note_sent() {
   const auto algorithm = std::exchange(sent_by_, algorithm_);
   if (progress_ - asked_ < kOften) return;
@@ -164,8 +165,8 @@ void Endpoint::note_sent() {
   }
 }
 
-// TCP sends again what is not acknowledged, at intervals that double. Where nothing was under way when the link died, it
-// cannot even send and probes instead. A peer that is there but does not read acknowledges both.
+// TCP retransmits unacknowledged data, at intervals that double. If nothing was in flight when the link died, sending itself
+// fails, and TCP sends probes instead. A peer that is alive but does not read acknowledges both.
 void Endpoint::find_dead_links() {
   for (const auto& connection : connections_) {
     if (connection->local || connection->closed) continue;

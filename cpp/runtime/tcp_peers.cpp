@@ -1,4 +1,4 @@
-// The part of an endpoint that watches peers: whether they are there, agree on the call, and what is said if not.
+// The part of an endpoint that checks whether peers are alive and agree on the call, and reports it if not.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 using Header = MessageHeader;
 using Kind = MessageKind;
 
-constexpr auto kCurious = std::chrono::seconds(1);        // then peers are asked where they are
-constexpr auto kAnswer = std::chrono::seconds(1);         // for answers of ranks that are there
-constexpr auto kLongestAnswer = std::chrono::seconds(5);  // where the timeout leaves time for it
-constexpr auto kFarewell = std::chrono::seconds(3);       // for peers that are slow to read
+constexpr auto kCurious = std::chrono::seconds(1);        // wait before the first question
+constexpr auto kAnswer = std::chrono::seconds(1);         // time for a live rank to answer
+constexpr auto kLongestAnswer = std::chrono::seconds(5);  // the same, if the timeout is long enough
+constexpr auto kFarewell = std::chrono::seconds(3);       // time for slow peers to read a farewell
 
 }  // namespace
 
@@ -65,20 +65,20 @@ std::string Endpoint::watch(std::int32_t algorithm, const std::string& doing) {
           ranked(connection->port.peer) + " closed its connection: " + ranked(rank_) + " " + doing;
     }
   }
-  // A peer that runs the algorithm itself has prepared it: it is only ahead.
+  // A peer that runs this algorithm has prepared it and is only ahead.
   const auto other = std::find_if(heard.begin(), heard.end(), [&](const auto& one) {
     return one.second.call == call_ + 1 && one.second.algorithm < algorithm;
   });
   if (other == heard.end()) return left;
-  heard_ = {*other};  // a question comes only once
+  heard_ = {*other};  // keep it, because a peer asks only once
   const auto& [peer, header] = *other;
   return "the ranks do not agree on call " + std::to_string(header.call) + ": " + ranked(peer) +
          " runs " + what_runs(header) + ", " + ranked(rank_) + " " + doing;
 }
 
-// Some time before a rank that waits has waited for too long, it asks those it waits for whether they are there. A rank within
-// the call answers, because it waits for another rank; a rank that does not answer is the one to name: in a report, and at the
-// end of the timeout in an error. Long before, a rank asks once so that a rank which prepares another call hears of this one.
+// Some time before its timeout ends, a waiting rank asks the ranks that it waits for whether they are alive. A rank within
+// the call answers, because it waits for another rank. A rank that does not answer is named in a report and, at the
+// end of the timeout, in an error. Much earlier, a rank asks once, so that a rank that prepares another call learns of this one.
 void Endpoint::check_progress() {
   const auto waited = Clock::now() - progress_;
   if (!curious_ && waited > kCurious) {
@@ -89,7 +89,7 @@ void Endpoint::check_progress() {
     }
   }
   if (!asking_) {
-    const auto last = std::max(timeout_, judged_ + kAnswer);  // once it is over: again and again
+    const auto last = std::max(timeout_, judged_ + kAnswer);  // after the timeout, ask repeatedly
     const bool reports = curious_ && reported_ < timeout_ && judged_ < timeout_;
     const auto grace = reports ? std::min<Clock::duration>(kAnswer, reported_ / 2)
                                : std::clamp<Clock::duration>(
@@ -108,7 +108,7 @@ void Endpoint::check_progress() {
     }
     return;
   }
-  if (unanswered_.empty() && waited < 2 * timeout_) return;  // all are there: ask again
+  if (unanswered_.empty() && waited < 2 * timeout_) return;  // all are alive: ask again
   for (const auto step : executor_->waiting()) {
     Connection* peer = executor_->may_receive(step) ? in_[at(step)] : out_[at(step)];
     const bool silent =
@@ -120,7 +120,7 @@ void Endpoint::check_progress() {
   }
 }
 
-// Asks all peers that steps wait for; who has not answered by then is judged.
+// Asks all peers that steps wait for; those that have not answered by then are reported.
 void Endpoint::ask_all(Clock::duration until_judged) {
   asking_ = true;
   judged_ = until_judged;
@@ -180,8 +180,8 @@ void Endpoint::notice(Connection& connection, const Header& header, const std::s
   }
   if (header.kind == Kind::ask) {
     if (header.call > call_) heard_.emplace_back(connection.port.peer, header);  // for watch()
-    if (executor_ == nullptr)
-      return;  // not in a call: the rank that asks waits for this one to start it
+    // This rank is not in the call, so the peer rightly waits for it.
+    if (executor_ == nullptr) return;
     Header answer;
     answer.kind = Kind::answer;
     post(connection, answer, {}, -1);
@@ -233,7 +233,7 @@ void Endpoint::abort(const std::string& why) {
     header.flags = kBroken;
     header.algorithm = src;
     header.count = dst;
-    // Both ways: a cable that is out carries neither.
+    // Both directions: a disconnected cable carries neither.
     for (const auto& connection : connections_) {
       const auto peer = connection->port.peer;
       connection->dead |= (src == rank_ && dst == peer) || (dst == rank_ && src == peer);

@@ -10,8 +10,8 @@ namespace tacos {
 
 namespace {
 
-// A step has up to two events: it stores what it receives, then it acts. An event happens when those
-// before it have; what a step receives must have been sent besides.
+// A step has up to two events: it stores what it receives, then it acts. An event happens after all its
+// predecessors; a store also needs its message to have been sent.
 class Sorter {
  public:
   explicit Sorter(const Program& program)
@@ -82,8 +82,8 @@ class Sorter {
     });
     for (StepId step = 0; step < program_.steps(); ++step) {
       if (!receives(program_.op(step))) continue;
-      ++waiting_[storing(step)];  // for the message
-      ++waiting_[action(step)];   // until it has stored it
+      ++waiting_[storing(step)];  // it waits for the message
+      ++waiting_[action(step)];   // it waits for the store
     }
   }
 
@@ -93,7 +93,7 @@ class Sorter {
     auto wave = ready_[event];
     if (stores) {
       const auto arrived = result_.receive[at(step)];
-      result_.aside[at(step)] = wave >= arrived ? 1 : 0;  // its place is in use until then
+      result_.aside[at(step)] = wave >= arrived ? 1 : 0;  // its slot is in use until then
       wave = std::max(wave, arrived);
       result_.store[at(step)] = wave;
     } else if (sends(program_.op(step))) {
@@ -131,11 +131,12 @@ class Sorter {
 
   const Program& program_;
   const ProgramSpec& spec_;
-  std::vector<StepId> receiver_;  // of what a step sends; -1: none
+  std::vector<StepId> receiver_;  // per sending step; -1: none
   std::vector<std::int64_t> next_begin_;
   std::vector<StepId> next_;
-  std::vector<std::int32_t> waiting_;  // per event: how many come before it
-  std::vector<std::int32_t> ready_;    // per event: the wave after whose messages it may happen
+  std::vector<std::int32_t> waiting_;  // per event: predecessors that have not happened
+  // Per event: the wave in which it may happen, after the messages.
+  std::vector<std::int32_t> ready_;
   std::vector<std::size_t> open_;
   StepId acted_ = 0;
   Waves result_;

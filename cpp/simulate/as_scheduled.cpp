@@ -28,7 +28,7 @@ class Lookup {
     result_.finish.assign(npus, 0);
     result_.busy.assign(at(topology_.links()), 0);
     there_.assign(at(collective_.chunks()), kNever);
-    // Chunks by the NPUs that have them from the start.
+    // Group chunks by the NPUs that hold them initially.
     std::vector<std::size_t> begin(npus + 2, 0);
     for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
       for (const NodeId npu : collective_.inputs(chunk)) ++begin[at(npu) + 2];
@@ -51,7 +51,7 @@ class Lookup {
   }
 
  private:
-  // Lanes by their ends; false unless each is a link of its own between NPUs, over which chunks are copied.
+  // Groups lanes by their ends; returns false unless each lane copies chunks over its own link between NPUs.
   bool sort_lanes() {
     std::vector<std::uint8_t> used(at(topology_.links()), 0);
     const auto npus = topology_.npus();
@@ -83,7 +83,7 @@ class Lookup {
     return true;
   }
 
-  // How long chunks of a lane take, and keep its link; most lanes have chunks of one size.
+  // How long a chunk of a lane takes, and how long it occupies the link; most lanes have chunks of one size.
   struct Takes {
     std::int64_t bytes = -1;
     Time arrives = 0, busy = 0;
@@ -97,13 +97,13 @@ class Lookup {
     return known;
   }
 
-  // The transfers of a lane, until visit(chunk, start) says that they are not as in a run.
+  // Calls visit(chunk, start) for the transfers of a lane, until it returns false: a run would differ.
   template <typename Visit>
   bool each(std::int32_t lane, const Visit& visit) const {
     const auto first = at(stored_.lane_begin[at(lane)]),
                last = at(stored_.lane_begin[at(lane) + 1]);
     for (auto i = first; i < last; ++i) {
-      // All lanes have one leg, so starts are where the chunks are.
+      // All lanes have one leg, so starts and chunks have the same indices.
       if (!visit(stored_.chunk[i], static_cast<Time>(stored_.start[i]) * stored_.quantum)) {
         return false;
       }
@@ -111,7 +111,7 @@ class Lookup {
     return true;
   }
 
-  // When each chunk is at an NPU; false if one arrives again.
+  // Computes when each chunk is at an NPU; returns false if a chunk arrives twice.
   bool receive(std::size_t npu) {
     for (auto k = in_begin_[npu]; k < in_begin_[npu + 1]; ++k) {
       Takes known;
@@ -126,7 +126,7 @@ class Lookup {
     return true;
   }
 
-  // Whether the links out of an NPU send what is there, in the order in which it came, as soon as they can.
+  // Whether the links out of an NPU send each chunk as early as possible, in the order in which chunks arrived.
   bool send(std::size_t npu) {
     for (auto k = out_begin_[npu]; k < out_begin_[npu + 1]; ++k) {
       const auto lane = out_[k];
@@ -175,7 +175,7 @@ class Lookup {
   const Progress& progress_;
   std::vector<std::size_t> in_begin_, out_begin_;  // per NPU
   std::vector<std::int32_t> in_, out_;             // lanes
-  std::vector<Time> there_;                        // per chunk, at the NPU in turn
+  std::vector<Time> there_;                        // per chunk: when it is at the current NPU
   std::vector<Routes::Window> windows_;
   Result result_;
 };

@@ -1,12 +1,12 @@
-// Runs that go exactly as the schedule says, told without running them.
+// Recognizes schedules whose simulated run is exactly the schedule, without running them.
 //
-// Most synthesized schedules start every transfer at the very moment at which a network without disturbances would: its data
-// are there, its link is free, and what was ready before it has left. Where this holds for all transfers it holds for the
-// run, by induction over time; and it can be seen NPU by NPU, since it depends only on what arrives there. So a large
-// schedule is read twice from end to end, and no memory is needed but a row over the chunks.
+// Most synthesized schedules start every transfer exactly when a network without disturbances would: its data have
+// arrived, its link is free, and all transfers that were ready before it have left. If this holds for all transfers, the run
+// equals the schedule, by induction over time. It can be checked NPU by NPU, since it depends only on what arrives there. So a
+// large schedule is read twice from start to end, and needs memory only for one row over the chunks.
 //
-// This is about schedules that copy chunks over single links, each of them used by one lane, and bring a chunk to an NPU at
-// most once; and about the rules of Timing::dependencies, order and schedule, which then agree.
+// The check covers schedules that copy chunks over single links, each used by one lane, and bring a chunk to an NPU at
+// most once. The rules Timing::dependencies, order and schedule then agree.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace tacos::simulation {
 
-// The result without a record, or nothing if the run may go otherwise.
+// The result without a record, or nothing if the run may differ from the schedule.
 std::optional<Result> as_scheduled(const Schedule& schedule, const Routes& routes,
                                    const Progress& progress);
 

@@ -98,7 +98,7 @@ class Simulator : public Listener {
   }
 
  private:
-  // A memory that serves one request at a time: ranks and nodes that wait for it.
+  // The ranks and nodes that wait for a memory that serves one request at a time.
   struct MemoryQueue {
     bool busy = false;
     std::deque<std::pair<std::int32_t, std::uint32_t>> waiting;
@@ -111,10 +111,10 @@ class Simulator : public Listener {
     std::int64_t bytes;
     Handler handler;
   };
-  // What a stream's handler tells in `row`.
+  // Values of `row` in a stream's handler.
   static constexpr std::uint32_t kReceived = 0, kStaged = 1, kToSum = 2;
 
-  // Tells a phase where its messages go.
+  // Carries out the sends and receives of a phase.
   class StreamHost : public Host {
    public:
     StreamHost(Simulator& simulator, std::int32_t stream)
@@ -174,7 +174,7 @@ class Simulator : public Listener {
     for (const auto row : programs_[at(program)]->take(ends_at_once)) issue(rank, program, row);
   }
 
-  // Whether a computation of the workload itself takes what the roofline says.
+  // Whether the roofline determines a computation's time; only in the workload itself, not in custom collectives.
   bool uses_roofline(std::uint32_t row) const {
     return system_.roofline && !system_.replay_only && workload_.kind(row) == NodeKind::comp &&
            workload_.columns().on_cpu[row] == 0;
@@ -216,7 +216,7 @@ class Simulator : public Listener {
     }
   }
 
-  // The roofline in ASTRA-sim's order of operations on doubles, which decides how it rounds.
+  // The roofline, with ASTRA-sim's order of operations on doubles, which determines the rounding.
   Nanoseconds roofline(std::uint32_t row) const {
     const auto& c = workload_.columns();
     const auto flops = static_cast<double>(c.flops[row]);
@@ -224,7 +224,7 @@ class Simulator : public Listener {
     const double speed = std::min(system_.memory_Bps * intensity, system_.peak_flops);
     const double time = flops / speed * 1e9;
     constexpr auto kMost = static_cast<double>(std::numeric_limits<Nanoseconds>::max());
-    return time < kMost ? static_cast<Nanoseconds>(time) : kEndless;  // nor is 0/0
+    return time < kMost ? static_cast<Nanoseconds>(time) : kEndless;  // false for 0/0 too
   }
 
   [[noreturn]] void refuse_zero(std::uint32_t row) const {
@@ -255,7 +255,7 @@ class Simulator : public Listener {
     const auto time = system_.memory.latency + static_cast<Nanoseconds>(moving);
     if (time == 0 && network_.now() == 0) refuse_zero(row);
     network_.later(rank, time, {Handler::Kind::node, rank, row});
-    // After the node: its rank's next request queues behind those of others.
+    // Scheduled after the node, so the rank's next request queues behind those of other ranks.
     if (number >= 0) network_.later(rank, time, {Handler::Kind::memory, number});
   }
 
@@ -269,7 +269,7 @@ class Simulator : public Listener {
   }
 
   static Nanoseconds duration(const WorkloadColumns& c, std::uint32_t row) {
-    // Whole nanoseconds; ASTRA-sim has no shorter computation than one.
+    // Whole nanoseconds; the shortest computation of ASTRA-sim is 1 ns.
     return std::max<Nanoseconds>(c.duration_ps[row] / 1000, 1);
   }
 
@@ -286,7 +286,7 @@ class Simulator : public Listener {
     }
   }
 
-  // Collectives: first what streams they consist of, then how streams run.
+  // Collectives: first their division into streams, then the run of a stream.
 
   void begin_collective(std::int32_t rank, std::uint32_t row) {
     const auto& c = workload_.columns();
@@ -310,7 +310,7 @@ class Simulator : public Listener {
     if (algorithm >= 0) {
       return add_stream(rank, dataset, group, priority, members, {{0, algorithm}});
     }
-    // The chunk keeps its size when the last one holds less.
+    // All chunks count as full, even if the last one has fewer bytes.
     auto chunk = c.bytes[row] / system_.splits;
     auto bytes = c.bytes[row];
     if (comm != Comm::all_gather && chunk < workload_.npus()) {
@@ -334,7 +334,7 @@ class Simulator : public Listener {
     }
   }
 
-  // Where a rank stands in a dimension that a collective uses.
+  // The position of a rank in a dimension that a collective uses.
   struct Place {
     std::size_t dim;
     Implementation implementation;
@@ -471,7 +471,7 @@ class Simulator : public Listener {
     node_done(rank, rank, datasets_[at(dataset)].row);
   }
 
-  // Behind the streams that run and those of no lower priority.
+  // Inserts a stream behind the running ones and those of the same or higher priority.
   void insert(std::vector<std::int32_t>& queue, std::int32_t number) const {
     const auto place = std::find_if(queue.begin(), queue.end(), [&](std::int32_t other) {
       const Stream& waiting = *streams_[at(other)];
@@ -509,7 +509,7 @@ class Simulator : public Listener {
     advance(program);
   }
 
-  // What keeps the workload from its end: first causes before what only waits for them.
+  // Explains why a workload cannot finish; names causes, not nodes that only wait for them.
   void refuse_unfinished() const {
     std::vector<std::string> endless, asleep, waiting, collectives;
     for (std::size_t number = 0; number < programs_.size(); ++number) {
@@ -562,16 +562,17 @@ class Simulator : public Listener {
   std::vector<Dimension> dims_;
   const Workload& workload_;
   Graph graph_;
-  std::vector<Nanoseconds> begin_, end_;  // per node of the workload; -1 where it has not
+  std::vector<Nanoseconds> begin_, end_;  // per node of the workload; -1: not yet
   std::vector<MemoryQueue> memories_;
   std::vector<Graph> algorithms_;
   const Column<std::int32_t>& algorithm_of_;
   const System& system_;
   std::vector<RankState> ranks_;
-  std::vector<std::unique_ptr<Program>> programs_;  // of the ranks first, then of collectives
+  // Those of ranks first, then those of collectives.
+  std::vector<std::unique_ptr<Program>> programs_;
   std::vector<DataSet> datasets_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::int32_t> free_streams_;  // that are over
+  std::vector<std::int32_t> free_streams_;  // finished streams, for reuse
   std::vector<Deferred> deferred_;
   std::int64_t finished_ = 0;
 };

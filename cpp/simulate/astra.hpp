@@ -1,19 +1,19 @@
-// ASTRA-sim's analytical simulation, per rank to the nanosecond: ranks issue the nodes of a workload,
-// a system layer turns collectives into messages, a network carries them.
+// ASTRA-sim's analytical simulation, exact to the nanosecond for each rank: ranks issue the nodes of a workload,
+// a system layer turns collectives into messages, and a network carries the messages.
 //
-// Workload nodes: a rank has one computation and one send or collective in flight, any number of
-// receives; among nodes that could start, lower ids first. A send holds its place until its last
-// byte has arrived. Inside a custom collective everything that is ready starts at once, in the
+// Workload nodes: a rank has at most one computation and one send or collective in flight, and any number of
+// receives. Among nodes that can start, lower ids start first. A send is in flight until its last
+// byte has arrived. Inside a custom collective all ready nodes start at once, in the
 // order of ASTRA-sim's hash set.
 //
-// Collectives are cut into chunks (streams); a stream goes through its phases, one per dimension or,
-// for an all-reduce, up and down the dimensions. Each dimension has queues that run a limited number
+// Collectives are split into chunks (streams). A stream goes through phases, one per dimension; an
+// all-reduce goes up and down the dimensions. Each dimension has queues that run a limited number
 // of streams at a time.
 //
-// A computation takes its duration, or, with the roofline, the time in which the NPU does its operations
-// or moves its bytes. One with a roofline and without bytes ends at once; nodes that wait for it start
-// with the rank's next event, or never if there is none. Loads and stores take the place of a send; the
-// memory that they go to may serve one at a time.
+// A computation takes its duration or, with the roofline, the longer of the times for its operations
+// and its bytes. With the roofline, one without bytes ends at once; nodes that wait for it start
+// with the rank's next event, or never if there is none. Loads and stores count as sends; the
+// memory that they access may serve only one at a time.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ namespace tacos::astra {
 
 enum class Policy : std::uint8_t { lifo, fifo, by_priority };
 
-// Memory outside of the NPUs: none; one for each NPU, which serves any number of requests at once; one
-// for each node of several NPUs, or one for all, which serve one request at a time.
+// Remote memory: none; one per NPU, which serves any number of requests at once; one
+// per node of several NPUs, or one for all NPUs, which serve one request at a time.
 enum class MemoryKind : std::uint8_t { none, per_npu, per_node, pool };
 
 struct RemoteMemory {
@@ -46,11 +46,11 @@ struct System {
   double memory_Bps = 1.6e12;
   std::int32_t splits = 1, active_chunks = 1, queues = 1;
   Policy policy = Policy::lifo;
-  bool local_bandwidth_aware = true;  // all-reduce visits a dimension twice, with less data
+  bool local_bandwidth_aware = true;  // an all-reduce visits each dimension twice, with less data
   bool rendezvous = false;
-  bool roofline = false;     // computations take what `flops` and `bytes` say, not their duration
+  bool roofline = false;     // `flops` and `bytes` determine computations, not durations
   double peak_flops = 0;     // operations per second
-  bool replay_only = false;  // every node takes its duration, messages and collectives too
+  bool replay_only = false;  // every node takes its duration, also messages and collectives
   RemoteMemory memory{};
   bool record = true;  // whether the result has messages and hops
   // For all-reduce, all-gather, reduce-scatter and all-to-all: one per dimension.
@@ -71,9 +71,9 @@ struct Result {
   HopLog hops;
 };
 
-// `algorithms` are workloads that serve as custom collectives; `algorithm_of[row]` says which one
-// node `row` of `workload` uses, -1 for the system's own. Throws std::invalid_argument where the
-// parts do not fit or ranks wait for ever.
+// `algorithms` are workloads that serve as custom collectives; `algorithm_of[row]` is the one that
+// node `row` of `workload` uses, or -1 for the system's own. Throws std::invalid_argument if the
+// arguments are inconsistent or ranks deadlock.
 Result simulate(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware,
                 const Workload& workload,
                 const std::vector<std::shared_ptr<const Workload>>& algorithms,

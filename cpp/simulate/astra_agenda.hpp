@@ -1,5 +1,5 @@
-// The event queue of ASTRA-sim's analytical backends: moments in whole nanoseconds, each with what happens
-// then, in the order in which it was scheduled. What is added to the present moment runs last in it.
+// The event queue of ASTRA-sim's analytical backends: moments in whole nanoseconds, each with its events in the order
+// in which they were scheduled. An event that is added to the current moment runs last in it.
 //
 // Ranks in lockstep have many events at one moment, so moments are looked up in a hash table and only
 // distinct times are in a heap.
@@ -101,7 +101,7 @@ class Agenda {
     }
   }
 
-  // Closes the gap, so that later entries of the same run are still found.
+  // Closes the gap, so that later entries of the same probe sequence are still found.
   void erase(std::int64_t time) {
     const auto mask = slots_.size() - 1;
     auto gap = home(time);
@@ -119,7 +119,7 @@ class Agenda {
   }
 
   std::vector<Slot> slots_ = std::vector<Slot>(64);
-  std::array<Slot, 2> recent_{};  // of the last moments that were added to
+  std::array<Slot, 2> recent_{};  // the last moments that events were added to
   std::size_t turn_ = 0;
   std::vector<Moment> moments_;
   std::vector<std::uint32_t> free_;

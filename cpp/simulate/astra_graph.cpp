@@ -13,13 +13,13 @@ constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-// Children in the order of a hash set into which they were put one by one, row by row.
+// Children are in the order of a hash set into which they were inserted one by one, row by row.
 Graph::Graph(const Workload& workload) : workload_(&workload) {
   const auto& c = workload.columns();
   const auto rows = c.rank.size();
   parents_.assign(rows, 0);
   child_begin_.assign(rows + 1, 0);
-  // A dependency may be named twice; the last row that named each parent tells.
+  // To skip duplicate dependencies, remember the last row that named each parent.
   std::vector<std::uint32_t> named;
   const auto each_edge = [&](auto&& visit) {
     named.assign(rows, kNoNode);
@@ -52,7 +52,7 @@ Graph::Graph(const Workload& workload) : workload_(&workload) {
 }
 
 std::vector<std::uint32_t> Graph::roots(std::int32_t rank) const {
-  // ASTRA-sim puts each node of the file and then its parents into one hash map, and walks that.
+  // ASTRA-sim inserts each node of the file, then its parents, into one hash map, and iterates over it.
   HashOrder map;
   const auto& c = workload_->columns();
   const auto first = workload_->begin(rank), last = workload_->end(rank);

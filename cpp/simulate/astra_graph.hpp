@@ -1,4 +1,4 @@
-// A workload's dependencies in the order in which ASTRA-sim walks them, that of its hash sets.
+// A workload's dependencies in the order in which ASTRA-sim visits them, that of its hash sets.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace tacos::astra {
 
 class Graph {
  public:
-  // Refers to the workload, which must live longer.
+  // Keeps a reference to the workload, which must outlive it.
   explicit Graph(const Workload& workload);
 
   const Workload& workload() const { return *workload_; }
   std::uint64_t hash(std::size_t row) const {
     return static_cast<std::uint64_t>(workload_->columns().id[row]);
   }
-  // How many nodes a row waits for, and which rows wait for it.
+  // The number of nodes that a row waits for, and the rows that wait for it.
   std::uint32_t parents(std::size_t row) const { return parents_[row]; }
   std::span<const std::uint32_t> children(std::size_t row) const {
     return std::span(children_).subspan(child_begin_[row],

@@ -37,8 +37,8 @@ std::int64_t PhaseSpec::bytes_after() const {
 
 namespace {
 
-// What ring, direct and halving-doubling share. Pieces are staged in rounds of `window` without and
-// some more with a sum; a piece that is ready is sent on, and one more received in its place.
+// The common part of ring, direct and halving-doubling. Pieces are staged in rounds: `window` of them without a sum, then
+// some with a sum. A piece that is ready is sent, and another is received in its place.
 class RoundPhase : public Phase {
  public:
   RoundPhase(const PhaseSpec& spec, Host& host) : spec_(spec), host_(host) {}
@@ -62,7 +62,7 @@ class RoundPhase : public Phase {
 
  protected:
   virtual std::int32_t rest_of_round() const = 0;
-  virtual void turn() {}  // after each piece: the next one's partners and size
+  virtual void turn() {}  // called after each piece: sets the next one's partners and size
 
   bool over() const { return steps_ == 0 && staged_ == window_; }
 
@@ -89,7 +89,7 @@ class RoundPhase : public Phase {
   std::int32_t steps_ = 0;
   std::int32_t staged_ = 0, received_ = 0;
   std::int64_t bytes_ = 0;
-  std::int32_t to_ = 0, from_ = 0;  // places in the line
+  std::int32_t to_ = 0, from_ = 0;  // positions in the line
 
  private:
   struct Piece {
@@ -115,7 +115,7 @@ class RoundPhase : public Phase {
   std::int32_t plain_ = 0, rest_ = 0;  // pieces left of this round
   bool summing_ = false;
   std::vector<Piece> pieces_;
-  std::size_t next_piece_ = 0;  // the first that was not sent
+  std::size_t next_piece_ = 0;  // the first piece that was not sent
 };
 
 class Ring : public RoundPhase {
@@ -147,7 +147,7 @@ class Direct : public Ring {
       return Ring::on(stage);
     }
     ++staged_;
-    if (received_ < half_) return false;  // the second half begins when all sums are there
+    if (received_ < half_) return false;  // the second half begins when all sums are complete
     for (std::int32_t i = 0; i < window_; ++i) pass_on();
     return over();
   }
@@ -209,11 +209,11 @@ class HalvingDoubling : public RoundPhase {
     from_ = to_;
   }
 
-  bool growing_;  // the distance between partners; their pieces shrink
+  bool growing_;  // whether the distance between partners grows and pieces shrink
   std::int32_t distance_;
 };
 
-// An all-reduce up and down a binary tree; two trees alternate, collective by collective. Places
+// An all-reduce up and down a binary tree. Successive collectives alternate between two trees. Nodes
 // are numbered in order (left subtree, node, right subtree); the root has one child.
 class Tree : public Phase {
  public:

@@ -1,10 +1,10 @@
-// The collectives that ASTRA-sim's system layer makes itself, as one rank's state machine each.
+// The collectives of ASTRA-sim's system layer, each as the state machine of one rank.
 //
-// Every piece of data that is to be sent is first staged: it moves from the NPU to the network's
-// adapter, or back, which takes the endpoint delay; received pieces that are summed wait for the
-// memory as well. An algorithm is driven by three events, answers with `Host` calls, and says when
-// its phase is over. Their odd corners (what waits for what, and with how many pieces at once) are
-// those of ASTRA-sim, because times hang on them.
+// Every piece of data is staged before it is sent: it moves between the NPU and the network
+// adapter, which takes the endpoint delay. Received pieces that are summed wait for the
+// memory too. Three events drive an algorithm; it responds with calls of `Host`, and reports when
+// its phase is over. Details such as the number of pieces in flight are
+// those of ASTRA-sim, because times depend on them.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ enum class Algorithm : std::uint8_t { ring, direct, halving_doubling, double_bin
 
 struct Implementation {
   Algorithm algorithm = Algorithm::ring;
-  std::int32_t window = -1;  // of `direct`: pieces at once, -1 for all
+  std::int32_t window = -1;  // for `direct`: pieces in flight, -1 for all
   bool whole = false;        // over all ranks as one dimension: oneRing, oneDirect, …
 
   // From ASTRA-sim's names: "ring", "direct", "direct4", "oneHalvingDoubling", …
   static Implementation parse(const std::string& name);  // throws std::invalid_argument
 };
 
-// The ranks of one line of a dimension, and which of them this is.
+// The ranks of one line of a dimension, and the position of this rank.
 struct Line {
   std::int32_t size = 0, position = 0;
   std::int32_t first = 0, stride = 1;
@@ -54,10 +54,10 @@ struct PhaseSpec {
   Comm comm{};
   std::int64_t bytes = 0;
   Line line;
-  bool forward = true;    // which way round
-  bool root_last = true;  // of a tree: whether the last rank is its root, or the first
+  bool forward = true;    // direction of the ring
+  bool root_last = true;  // for a tree: whether its root is the last rank or the first
 
-  std::int64_t bytes_after() const;  // what the next phase starts with
+  std::int64_t bytes_after() const;  // the size of the next phase
 };
 
 class Phase {

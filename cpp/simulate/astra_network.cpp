@@ -11,7 +11,7 @@ namespace tacos::astra {
 namespace {
 
 constexpr Nanoseconds kLongest = kLongestSchedule / 1000;
-constexpr std::size_t kDenseNpus = 1024;  // up to which all pairs have an entry in a table
+constexpr std::size_t kDenseNpus = 1024;  // up to this size, a table has all pairs
 
 Nanoseconds floor(double time) {
   if (!(time < static_cast<double>(kLongest))) invalid("a message takes over 26 days");
@@ -57,7 +57,7 @@ Network::Unmatched::Entry& Network::Unmatched::at(const Entry& key) {
   return entries_[place];
 }
 
-// Closes the gap, so that later entries of the same run are still found.
+// Closes the gap, so that later entries of the same probe sequence are still found.
 void Network::Unmatched::erase(Entry& entry) {
   const auto mask = entries_.size() - 1;
   auto gap = static_cast<std::size_t>(&entry - entries_.data());
@@ -111,7 +111,7 @@ std::int32_t Network::match(const Unmatched::Entry& key, bool sending) {
     const auto found = waiting.first;
     waiting.first = messages_[at(found)].next_match;
     if (waiting.first < 0) {
-      waiting.first = found;  // an entry that is in use, for the table
+      waiting.first = found;  // marks the entry as used
       unmatched_.erase(waiting);
     }
     return found;
@@ -134,7 +134,7 @@ std::int32_t Network::match(const Unmatched::Entry& key, bool sending) {
   return added;
 }
 
-// The place of a message that is over is free for another, unless all are recorded.
+// Frees the place of a finished message, unless all messages are recorded.
 void Network::recycle(std::int32_t number) {
   if (!record_) over_.push_back(number);
 }
@@ -248,7 +248,8 @@ void Network::deliver(std::int32_t number, Listener& listener) {
   arrived.arrived = now_;
   const auto src = arrived.src, dst = arrived.dst;
   const bool posted = arrived.posted;
-  const Handler on_send = arrived.on_send, on_recv = arrived.on_recv;  // handlers add messages
+  // Copies, because handlers may add messages.
+  const Handler on_send = arrived.on_send, on_recv = arrived.on_recv;
   if (posted) recycle(number);
   if (on_send.kind != Handler::Kind::none) listener.handle(src, on_send);
   if (posted) listener.handle(dst, on_recv);
@@ -262,7 +263,8 @@ void Network::call(std::int32_t rank, Listener& listener) {
     return mine[i];
   };
   for (auto number = here().first; number >= 0;) {
-    const Handler handler = call_pool_[at(number)].handler;  // handlers may add to the list
+    // A copy, because handlers may add to the list.
+    const Handler handler = call_pool_[at(number)].handler;
     listener.handle(rank, handler);
     const auto next = call_pool_[at(number)].next;
     call_pool_[at(number)].next = free_call_;

@@ -2,13 +2,13 @@
 // matching of sends with receives.
 //
 // Congestion-unaware: a message takes floor(hops·α + m/B) of the first dimension in which its ends
-// differ, and nothing waits for anything. Congestion-aware: a message is stored and forwarded whole,
-// link by link; a link serves first come first served, is free again after floor(m/B), and delivers
-// after floor(α + m/B). Events of one moment run in the order in which they were scheduled, those
-// added meanwhile last; of one transmission the arrival is scheduled before the link's release.
+// differ, and no message waits. Congestion-aware: whole messages are stored and forwarded
+// link by link. A link serves messages first come, first served, is free again after floor(m/B), and delivers
+// after floor(α + m/B). Events of one moment run in the order in which they were scheduled; events that are
+// added to the current moment run last. The arrival of a transmission is scheduled before the link's release.
 //
 // The k-th send and the k-th receive with the same (tag, source, destination, bytes) are one message.
-// A send is complete on arrival; a receive then too, or when it is posted, if that is later.
+// A send is complete on arrival; a receive is complete on arrival or when it is posted, whichever is later.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct Dimension {
   double bytes_per_ns, latency_ns;
 };
 
-// What is to happen when a message, a computation or a moment in a collective is over. `who` and
-// `row` mean what the kind says; the network hands them back.
+// What to do when a message, a computation or a step of a collective is over. The kind determines the meaning of `who` and
+// `row`, which the network passes back.
 struct Handler {
   enum class Kind : std::uint8_t { none, node, stream, dataset, send_data, post_recv, memory };
   Kind kind = Kind::none;
@@ -49,12 +49,12 @@ struct Message {
   std::int64_t bytes = 0;
   Nanoseconds sent = -1, arrived = -1;
   Handler on_send{}, on_recv{};
-  bool posted = false;  // the receive
+  bool posted = false;  // whether the receive is posted
   std::int32_t next_match = -1, next_on_link = -1;
   std::int64_t hop = 0, last_hop = 0;  // positions in the routes' links
 };
 
-// Every stretch of time in which a link was busy, in the order of their begins.
+// The intervals in which links were busy, ordered by begin.
 struct HopLog {
   std::vector<std::int32_t> link, message;
   std::vector<Nanoseconds> begin, end;
@@ -68,11 +68,11 @@ class Listener {
 
 class Network {
  public:
-  // `record`: whether all messages and hops are kept, or only what is under way.
+  // `record`: whether to keep all messages and hops, or only those in flight.
   Network(std::shared_ptr<const Topology> topology, std::vector<Dimension> dims, bool aware,
           bool record);
 
-  // The pairs that will talk; the congestion-aware network looks for their routes once.
+  // Announces the pairs that will communicate; the congestion-aware network finds their routes once.
   void prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs, const Progress& progress);
 
   Nanoseconds now() const { return now_; }
@@ -80,14 +80,14 @@ class Network {
             const Handler& handler);
   void receive(std::int32_t dst, std::int32_t src, std::int64_t bytes, std::int32_t tag,
                const Handler& handler);
-  // After a delay. What one rank has for one moment runs together, where the first of it stood.
+  // Calls a handler after a delay. All handlers of one rank at one moment run together, at the place of the first.
   void later(std::int32_t rank, Nanoseconds delay, const Handler& handler);
 
-  // Until nothing is left to happen. `report` is called now and then.
+  // Runs until no events are left. Calls `report` from time to time.
   template <typename Report>
   void run(Listener& listener, Report&& report);
 
-  // All messages, or without a record those that have no receive, and some that are over.
+  // All messages; without a record, those without a receive and some finished ones.
   const std::vector<Message>& messages() const { return messages_; }
   HopLog& hops() { return hops_; }
 
@@ -100,9 +100,9 @@ class Network {
   struct Link {
     double bytes_per_ns = 0, latency_ns = 0;
     bool busy = false;
-    std::int32_t first = -1, last = -1;  // messages that wait
+    std::int32_t first = -1, last = -1;  // waiting messages
   };
-  // Messages with one side only, by key: first come first, all of the same side. An open table.
+  // Messages of which only the send or only the receive is posted, by key, in order. A hash table with open addressing.
   class Unmatched {
    public:
     struct Entry {
@@ -114,7 +114,7 @@ class Network {
         return bytes == other.bytes && tag == other.tag && src == other.src && dst == other.dst;
       }
     };
-    // The entry of a key, which is made where it is not there.
+    // The entry of a key; adds it if it is missing.
     Entry& at(const Entry& key);
     void erase(Entry& entry);
 
@@ -133,7 +133,7 @@ class Network {
     std::int32_t next = -1;
   };
 
-  // A message with the key whose other side is there already, or a new one.
+  // The first message with this key whose other side is posted, or a new message.
   std::int32_t match(const Unmatched::Entry& key, bool sending);
   void schedule(Nanoseconds delay, EventKind kind, std::int32_t what);
   Nanoseconds unaware_delay(const Message& message) const;
@@ -152,10 +152,10 @@ class Network {
   Agenda<Event> agenda_;
   std::vector<Link> links_;
   std::unique_ptr<Routes> routes_;
-  std::vector<RouteId> route_table_;                     // by src · NPUs + dst, where that is small
-  std::unordered_map<std::uint64_t, RouteId> route_of_;  // else by src · 2^32 + dst
+  std::vector<RouteId> route_table_;                     // by src · NPUs + dst, for small networks
+  std::unordered_map<std::uint64_t, RouteId> route_of_;  // otherwise, by src · 2^32 + dst
   std::vector<Message> messages_;
-  std::vector<std::int32_t> over_;  // messages whose place is free
+  std::vector<std::int32_t> over_;  // finished messages, whose places are free
   Unmatched unmatched_;
   std::vector<std::vector<Calls>> calls_;  // by rank
   std::vector<Call> call_pool_;
@@ -184,7 +184,7 @@ void Network::run(Listener& listener, Report&& report) {
           break;
         case EventKind::posted: {
           const Message& message = messages_[static_cast<std::size_t>(event.what)];
-          const Handler handler = message.on_recv;  // messages_ may move meanwhile
+          const Handler handler = message.on_recv;  // a copy, because messages_ may be reallocated
           const auto dst = message.dst;
           recycle(event.what);
           listener.handle(dst, handler);

@@ -1,4 +1,4 @@
-// What one rank runs: programs (the workload itself, or a custom collective) and its system layer.
+// The state of one rank: its programs (the workload itself, or a custom collective) and its system layer.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class Program {
     for (const auto row : graph_.roots(rank)) free(row);
   }
 
-  // The nodes to start now, in their order. What `ends_at_once` leaves its place to the next node, and
-  // is done before anything else happens; nodes that waited for it come with the next call.
+  // The nodes to start now, in order. A node that `ends_at_once` does not delay the next node, and
+  // is complete before any other event; nodes that waited for it are returned by the next call.
   template <typename EndsAtOnce>
   std::vector<std::uint32_t> take(const EndsAtOnce& ends_at_once) {
     std::vector<std::uint32_t> rows, over;
@@ -81,14 +81,14 @@ class Program {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.heap.empty(); });
   }
 
-  // Nodes that could start, if anything else happened on this rank.
+  // Nodes that would start with another event of this rank.
   void each_ready(const std::function<void(std::uint32_t)>& visit) const {
     for (std::size_t i = 0; i < done_.size(); ++i) {
       if (!issued_[i] && waiting_[i] == 0) visit(static_cast<std::uint32_t>(first_ + i));
     }
   }
 
-  // Nodes that have begun and do not end.
+  // Nodes that have begun and never end.
   void each_stuck(const std::function<void(std::uint32_t)>& visit) const {
     for (std::size_t i = 0; i < done_.size(); ++i) {
       if (issued_[i] && !done_[i]) visit(static_cast<std::uint32_t>(first_ + i));
@@ -96,11 +96,11 @@ class Program {
   }
 
   const Workload& workload;
-  std::int32_t stream = -1;                            // of a custom collective
-  const std::vector<std::int32_t>* members = nullptr;  // whose ranks its numbers mean
+  std::int32_t stream = -1;                            // the stream of a custom collective
+  const std::vector<std::int32_t>* members = nullptr;  // maps its rank numbers to ranks
 
  private:
-  // Among nodes of one kind the one with the lowest id starts first.
+  // Ready nodes of one kind; the one with the lowest id starts first.
   struct Lane {
     using Entry = std::pair<std::uint64_t, std::uint32_t>;  // id, row
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap;
@@ -137,7 +137,7 @@ class Program {
   std::array<Lane, 4> lanes_;
 };
 
-// A collective of one rank: how many of its streams still run, and which node waits for them.
+// A collective of one rank: the number of its unfinished streams, and the node that waits for them.
 struct DataSet {
   std::uint32_t row;
   std::int32_t streams_left;
@@ -149,20 +149,20 @@ struct StreamPhase {
   PhaseSpec native{};
 };
 
-// One chunk of a collective on its way through the phases.
+// One chunk of a collective, and its current phase.
 struct Stream {
   std::int32_t rank = 0, dataset = 0, id = 0, priority = 0;
   const std::vector<std::int32_t>* members = nullptr;
   std::vector<StreamPhase> phases;
-  std::size_t phase_at = 0;  // the next one
+  std::size_t phase_at = 0;  // the next phase
   std::int32_t queue = -1;
-  bool local = false;  // the phase is one of a group, whose staging takes 10 ns
+  bool local = false;  // the phase runs in a group, whose staging takes 10 ns
   bool begun = false;
   std::unique_ptr<Host> host{};
   std::unique_ptr<Phase> phase{};
 };
 
-// Which queue of a dimension the next phase takes: all in turn, or one half of them.
+// Chooses the queue of a dimension for the next phase: all queues in turn, or only one half of them.
 class QueueTurns {
  public:
   QueueTurns(std::int32_t first, std::int32_t count)
@@ -191,12 +191,12 @@ class QueueTurns {
   std::int32_t any_ = 0, lower_ = 0, upper_;
 };
 
-// The system layer's state of one rank.
+// The system layer of one rank.
 struct RankState {
   std::int32_t program = 0;
   Nanoseconds finish = -1, compute = 0;
   std::int32_t streams = 0, priority = 0;
-  std::vector<std::vector<std::int32_t>> active;  // streams by queue, those that run first
+  std::vector<std::vector<std::int32_t>> active;  // streams by queue, running ones first
   std::vector<std::size_t> running;               // by queue
   std::vector<QueueTurns> queues;                 // by dimension
   std::map<std::pair<std::uint8_t, std::size_t>, std::int32_t>

@@ -13,14 +13,14 @@ namespace tacos::astra {
 
 namespace {
 
-constexpr std::size_t kMostDims = 4;  // that a collective without named dimensions uses
+constexpr std::size_t kMostDims = 4;  // dimensions of a collective that names none
 
 bool native(Comm comm) {
   return comm == Comm::all_reduce || comm == Comm::all_gather || comm == Comm::reduce_scatter ||
          comm == Comm::all_to_all;
 }
 
-// ASTRA-sim ends with an error where a message or collective has no bytes.
+// ASTRA-sim ends with an error if a message or collective has no bytes.
 void check_messages(const Workload& workload) {
   const auto& bytes = workload.columns().bytes;
   for (std::size_t row = 0; row < at(workload.nodes()); ++row) {

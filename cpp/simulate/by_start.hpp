@@ -1,5 +1,5 @@
-// The transfers of a schedule in the order of their starts, then of their numbers, some hundred thousand at a time: sorting
-// them all would take more memory than they do.
+// The transfers of a schedule, ordered by start and then by number, a few hundred thousand at a time. Sorting
+// all of them at once would take more memory than the schedule itself.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class ByStart {
     ChunkId chunk;
   };
 
-  // Of a packed schedule whose routes have one leg.
+  // The schedule must be packed, and its routes must have one leg.
   explicit ByStart(const Schedule& schedule, std::size_t at_a_time = std::size_t{1} << 18)
       : stored_(schedule.stored()),
         cursor_(stored_.lane_begin.begin(), stored_.lane_begin.end() - 1) {
@@ -40,7 +40,7 @@ class ByStart {
     }
   }
 
-  // The next rows; none at the end. Valid until the next call.
+  // The next rows, valid until the next call; empty at the end.
   std::span<const Row> next() {
     rows_.clear();
     while (rows_.empty() && window_ < limits_.size()) {
@@ -64,7 +64,7 @@ class ByStart {
     }
   }
 
-  // Rows come by their numbers: digit by digit of the start, which keeps the order of equal ones.
+  // A radix sort by start. It is stable, so rows with equal starts stay ordered by number.
   void sort(std::uint64_t base) {
     constexpr int kBits = 11;
     const auto range = limits_[window_ - 1] - base;
@@ -83,7 +83,7 @@ class ByStart {
 
   const Transfers& stored_;
   std::vector<std::int64_t> cursor_;   // per lane
-  std::vector<std::uint64_t> limits_;  // of the windows, exclusive
+  std::vector<std::uint64_t> limits_;  // exclusive ends of the windows
   std::size_t window_ = 0;
   std::vector<Row> rows_, other_;
 };

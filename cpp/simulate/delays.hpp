@@ -1,4 +1,4 @@
-// What disturbs a run, and sums, as they delay its transfers; simulate.hpp says how.
+// How disturbances and summing delay the transfers of a run, by the rules of simulate.hpp.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace tacos::simulation {
 
 class Delays {
  public:
-  // All are kept by the caller; routes are those of the schedule's lanes.
+  // The caller keeps all arguments alive; routes are those of the schedule's lanes.
   Delays(const Schedule& schedule, const Routes& routes, const Options& options)
       : schedule_(schedule), routes_(routes), options_(options) {}
 
@@ -26,7 +26,7 @@ class Delays {
     RouteId route() const { return static_cast<RouteId>(lane); }
   };
 
-  // When the NPUs that send over a route are there.
+  // When all NPUs that send over a route have started.
   Time sources_ready(RouteId route) const {
     Time ready = 0;
     if (options_.late.empty()) return ready;
@@ -54,7 +54,7 @@ class Delays {
     return time;
   }
 
-  // How much longer than by rule a leg that starts at `start` keeps a link; kNever if it never gets through.
+  // How much longer than on an undisturbed link a leg that starts at `start` occupies the link; kNever if it never ends.
   Time on_link(const What& what, const Routes::Window& window, Time start) const {
     const auto found = options_.changes.find(window.link);
     if (found == options_.changes.end()) return 0;
@@ -64,7 +64,7 @@ class Delays {
     return end ? *end - begin - work : kNever;
   }
 
-  // The longest of these on the way to one end of a leg, whose windows these are.
+  // The longest such delay on the way to one end of a leg with these windows.
   Time on_the_way(const What& what, std::span<const Routes::Window> windows, std::size_t end,
                   Time start) const {
     Time longest = 0;
@@ -72,7 +72,7 @@ class Delays {
       for (const auto& window : windows) longest = std::max(longest, on_link(what, window, start));
       return longest;
     }
-    // A tree lists a link after the one that feeds it, so one pass back follows the branch.
+    // A tree lists each link after the one that feeds it, so one backward pass follows the branch.
     NodeId node = routes_.destinations(what.route())[end];
     for (std::size_t i = windows.size(); i-- > 0;) {
       if (routes_.topology().dst(windows[i].link) != node) continue;

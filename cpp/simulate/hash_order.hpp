@@ -1,10 +1,10 @@
-// The order in which libstdc++'s std::unordered_set<std::uint64_t> hands out its elements.
+// The iteration order of libstdc++'s std::unordered_set<std::uint64_t>.
 //
-// ASTRA-sim visits the ready nodes of a custom collective in that order, so two sends on one link
-// leave in it. This class keeps the same singly linked list and the same growing number of buckets,
-// so that results are the same whatever standard library tacos is built with:
-//   - a new key goes to the front of its bucket, a key of an empty bucket to the front of the list;
-//   - the set grows when it is full, and then links its keys anew, from first to last, likewise.
+// ASTRA-sim visits the ready nodes of a custom collective in that order, so it determines which of two sends uses a
+// link first. This class maintains the same singly linked list and the same growing number of buckets,
+// so that results do not depend on the standard library that tacos is built with:
+//   - a new key goes to the front of its bucket; a key of an empty bucket goes to the front of the list;
+//   - the set grows when it is full, and then inserts its keys again, from first to last, by the same rule.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class HashOrder {
  public:
   bool empty() const { return nodes_.size() == 1; }
 
-  // A key that is not there yet, and what for_each is to call it.
+  // Inserts a new key, and the value that for_each reports for it.
   void insert(std::uint64_t key, std::uint32_t value) {
     if (nodes_.size() > buckets_.size()) grow();
     nodes_.push_back({key, value, 0});
@@ -30,7 +30,7 @@ class HashOrder {
     for (auto node = nodes_[0].next; node != 0; node = nodes_[node].next) visit(nodes_[node].value);
   }
 
-  // Erases every key; as in the set, the buckets stay.
+  // Erases all keys; as in the set, the buckets stay.
   void clear() {
     for (std::size_t i = 1; i < nodes_.size(); ++i) buckets_[bucket(nodes_[i].key)] = kNone;
     nodes_.resize(1);
@@ -43,7 +43,7 @@ class HashOrder {
     std::uint32_t value, next;  // 0: the end
   };
   static constexpr std::uint32_t kNone = 0xffffffff;
-  // What the set's table of primes comes to when keys are added one by one.
+  // The numbers of buckets that the set has when keys are added one by one.
   static constexpr std::array<std::uint64_t, 28> kSizes = {
       13,       29,        59,        127,       257,       541,        1109,
       2357,     5087,      10273,     20753,     42043,     85229,      172933,
@@ -74,8 +74,8 @@ class HashOrder {
     nodes_[before].next = node;
   }
 
-  std::vector<Node> nodes_ = {{0, 0, 0}};  // node 0 stands before the first
-  std::vector<std::uint32_t> buckets_;     // of each, the node before its first
+  std::vector<Node> nodes_ = {{0, 0, 0}};  // node 0 precedes the first
+  std::vector<std::uint32_t> buckets_;     // per bucket, the node before its first
   std::size_t size_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// Transfers under way, in the order in which the schedule lets them arrive.
+// Transfers in flight, in the order of their arrivals in the schedule.
 //
-// They are sent in the order of the schedule's starts, so those that take equally long arrive in that order too: there is a
-// list for every duration, and a heap of the lists.
+// Transfers are sent in the order of the schedule's starts, so those with equal durations also arrive in that order. There is
+// one list per duration, and a heap of the lists.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ namespace tacos::simulation {
 class InFlight {
  public:
   struct Arrival {
-    Time due;   // by the schedule
-    Time time;  // in this run
+    Time due;   // arrival in the schedule
+    Time time;  // arrival in this run
     std::size_t cell;
     NodeId node;
     bool copies;
-    std::uint64_t number;  // those due at one moment come by it
+    std::uint64_t number;  // breaks ties between equal times
   };
   using List = std::uint32_t;
 
@@ -39,14 +39,14 @@ class InFlight {
     lists_[list].push(arrival);
   }
 
-  // Calls visit(arrival) for all that are due until then.
+  // Calls visit(arrival) for all transfers that are due until then.
   template <typename Visit>
   void arrive(Time until, const Visit& visit) {
     while (!heads_.empty() && std::get<0>(heads_.top()) <= until) {
       const auto which = std::get<2>(heads_.top());
       heads_.pop();
       auto& list = lists_[which];
-      // Up to what another list has to say.
+      // Continue with this list up to the next entry of another list.
       const Head other = heads_.empty() ? Head{kNever, 0, 0} : heads_.top();
       while (!list.empty() && list.first().due <= until &&
              Head{list.first().due, list.first().number, which} < other) {

@@ -108,7 +108,7 @@ class Run {
     bool reads = false, copies = false;
     Time ready = 0;  // from when on its sources are there
     std::int64_t bytes = -1;
-    // How long chunks of so many bytes take to each end by the schedule; in_flight_'s list of such transfers.
+    // For each end: the scheduled duration of a chunk of `bytes`, and the list of in_flight_ for such transfers.
     std::vector<std::pair<Time, InFlight::List>> lists;
   };
 

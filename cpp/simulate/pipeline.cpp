@@ -39,8 +39,8 @@ void check(const Pipeline& p) {
   }
 }
 
-// Micro-batches of the first group: as many as there are stages, and those that would not fill a group of their own.
-// Groups that are smaller than the pipeline is deep would make stages wait for each other.
+// The number of micro-batches in the first group: the number of stages, plus those that would not fill another group.
+// A group with fewer micro-batches than stages can deadlock.
 std::int32_t first_group(const Pipeline& p) {
   return p.microbatches < 2 * p.stages ? p.microbatches : p.stages + p.microbatches % p.stages;
 }
@@ -148,12 +148,12 @@ class Simulation {
     }
     const auto at = static_cast<std::size_t>(stage) * static_cast<std::size_t>(p_.microbatches) +
                     static_cast<std::size_t>(microbatch);
-    // In two parts, since a duration times a million may not fit.
+    // Computed in two parts, since a duration times a million may overflow.
     const std::int64_t ppm = p_.stretch_ppm[at];
     return duration + duration / 1'000'000 * ppm + duration % 1'000'000 * ppm / 1'000'000;
   }
 
-  // Runs the gradients of weights that have waited longest.
+  // Computes the gradients of weights that have waited longest.
   void weigh(std::int32_t stage) {
     const auto s = static_cast<std::size_t>(stage);
     const Step step = later_[s].front();
@@ -165,7 +165,7 @@ class Simulation {
     free_[s] = end;
   }
 
-  // Runs the next pass of a stage if its input has been computed; false if not.
+  // Runs the next pass of a stage; returns false if its input has not been computed.
   bool advance(std::int32_t stage) {
     const auto s = static_cast<std::size_t>(stage);
     if (next_[s] == orders_[s].size()) {

@@ -1,4 +1,4 @@
-// What a program sends: which steps send a message, how large it is and which route it takes.
+// The messages of a program: the steps that send them, their sizes and routes.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace tacos::simulation {
 inline bool sends_message(StepOp op) { return sends(op) || one_sided(op) || op == StepOp::signal; }
 inline bool pulls(StepOp op) { return op == StepOp::get || op == StepOp::get_reduce; }
 
-// The bytes that every step moves: those of the chunks in its slots. Where chunks differ in size, they
-// are followed through the slots in `order`, in which the steps could run; a slot that no step has
+// The bytes that every step moves: those of the chunks in its slots. If chunks differ in size, they
+// are followed through the slots, in an `order` in which the steps can run. A slot that no step has
 // written counts as the largest chunk.
 std::vector<std::int64_t> step_bytes(const Program& program,
                                      std::span<const std::int64_t> chunk_bytes,
                                      const std::vector<StepId>& order);
 
-// The route of every message, and the connection it belongs to.
+// The route and the connection of every message.
 struct MessageRoutes {
   MessageRoutes(const Program& program, std::shared_ptr<const Topology> topology,
                 const ProgramOptions& options, const Progress& progress);

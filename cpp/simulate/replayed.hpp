@@ -1,4 +1,4 @@
-// A schedule on its way through an event loop: what both ways of sharing links have in common.
+// A schedule in an event loop: the common part of both service rules for links.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class Replayed {
     }
     return std::move(result_);
   }
-  // For the message about a run that ended early: some transfer that has not started.
+  // Explains why a run ended early: names a transfer that has not started.
   [[noreturn]] void refuse_circle() const {
     std::uint32_t stuck = 0;
     for (const Task& task : tasks_) {

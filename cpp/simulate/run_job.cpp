@@ -59,7 +59,7 @@ class Run {
     return std::move(times_);
   }
 
-  // What the loop asks and tells.
+  // Called by the event loop.
   static constexpr bool alarms = true;
   std::uint32_t connection(Item message) const {
     return static_cast<std::uint32_t>(job_.connection[message]);
@@ -109,7 +109,7 @@ class Run {
     }
   }
 
-  // Starts whatever has become ready at this moment.
+  // Starts all nodes that have become ready at this moment.
   template <typename Submit>
   void work(Time now, const Submit& submit) {
     while (!fresh_.empty() || !freed_.empty()) {
@@ -153,11 +153,11 @@ class Run {
 
   const Job& job_;
   const std::size_t nodes_;
-  std::vector<std::uint32_t> missing_;   // per node: what it still waits for
+  std::vector<std::uint32_t> missing_;   // per node: dependencies that are not complete
   std::vector<Node> sender_, receiver_;  // per message
-  std::vector<std::uint8_t> there_;      // per message
-  std::vector<std::uint8_t> waiting_;    // per node: a receive whose message is not there yet
-  std::vector<std::size_t> next_begin_;  // per node: what waits for it
+  std::vector<std::uint8_t> there_;      // per message: whether it has arrived
+  std::vector<std::uint8_t> waiting_;    // per node: a receive whose message has not arrived
+  std::vector<std::size_t> next_begin_;  // per node: its first successor
   std::vector<Node> next_;
   std::vector<Node> fresh_;
   std::vector<std::int32_t> freed_;

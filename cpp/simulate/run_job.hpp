@@ -1,9 +1,9 @@
-// Jobs: computations and messages that wait for one another, over links that are shared fairly.
+// Jobs: computations and messages with dependencies, over links that are shared fairly.
 //
-// A rank computes one thing at a time, in the order in which computations become ready; a pause leaves the
-// rank free. A message starts when its send is ready, goes through its connection after those before it, and
-// shares links with all others in flight. A send ends with its last byte, a receive when the message is there
-// and all that the receive waits for is done.
+// A rank runs one computation at a time, in the order in which they become ready; a pause leaves the
+// rank free. A message starts when its send is ready and the earlier messages of its connection have left, and
+// shares links with all other messages in flight. A send ends when its last byte has left. A receive ends when the message
+// has arrived and the dependencies of the receive are complete.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct JobTimes {
   std::vector<Time> start, end;  // per node
 };
 
-// Throws std::invalid_argument where the columns do not fit together, or where nodes wait for ever; the message names one.
+// Throws std::invalid_argument if the columns are inconsistent, or if nodes deadlock; the message names one of them.
 JobTimes run_job(const Job& job, const Routes& routes, const Progress& progress);
 
 }  // namespace tacos::simulation

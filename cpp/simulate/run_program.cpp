@@ -32,7 +32,7 @@ std::vector<StepId> walk_order(const Program& program) {
   }
 }
 
-// Which steps are complete when, and which messages may leave; the two event loops derive from it.
+// Computes when steps are complete and messages may leave; the users of both event loops derive from it.
 class Steps {
  public:
   Steps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
@@ -74,7 +74,7 @@ class Steps {
 
   Result take_result() { return std::move(result_); }
   std::size_t completed() const { return completed_; }
-  // The first step, in order of their numbers, that has not started though its thread got to it.
+  // The first step, by number, that has not started although all earlier steps of its thread are complete.
   StepId stuck() const {
     for (StepId step = 0; step < program_.steps(); ++step) {
       if (waits_[at(step)] > 0) return step;
@@ -87,7 +87,7 @@ class Steps {
   }
 
  protected:
-  // `emit(item)`: the message may leave at at_[item].
+  // Calls `emit(item)` when a message may leave, at the time at_[item].
   template <typename Emit>
   void start_all(Emit&& emit) {
     for (StepId step = 0; step < program_.steps(); ++step) {
@@ -106,7 +106,7 @@ class Steps {
     const StepId step = step_of_[item];
     if (!pulls(program_.op(step))) complete(step, time, emit);
   }
-  // A message is whole at its destination.
+  // A message has arrived completely.
   template <typename Emit>
   void arrived(Item item, Time now, Emit&& emit) {
     const StepId step = step_of_[item];
@@ -167,11 +167,11 @@ class Steps {
     ready_[at(step)] = std::max(ready_[at(step)], time);
     if (--waits_[at(step)] == 0) run(step, emit);
   }
-  // All that the step waits for is known to be there at ready_.
+  // It is known that the step can start at ready_.
   template <typename Emit>
   void run(StepId step, Emit&& emit) {
     const Item item = item_of_[at(step)];
-    const bool first = !pulls(program_.op(step));  // whether it adds before it sends
+    const bool first = !pulls(program_.op(step));  // whether it sums before it sends
     const Time time = ready_[at(step)] + (first ? reduce_time(step) : 0);
     if (item == kNone) {
       done_.emplace_back(step, time);
@@ -180,7 +180,7 @@ class Steps {
       emit(item);
     }
   }
-  // Completions may be known before their time: what follows from them is known then, too.
+  // Completions may be known before their time; then their consequences are known too.
   template <typename Emit>
   void settle(Emit&& emit) {
     while (!done_.empty()) {
@@ -212,7 +212,7 @@ class Steps {
   Result result_;
 };
 
-// Links that serve one message at a time, for service.hpp.
+// For service.hpp: links serve one message at a time.
 class ServedSteps : public Steps {
  public:
   ServedSteps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
@@ -227,7 +227,7 @@ class ServedSteps : public Steps {
   }
   std::size_t legs() const { return waits_.size(); }
 
-  // What the event loop asks.
+  // Called by the event loop.
   ChunkId chunk(Item) const { return 0; }
   std::span<const Item> gang(Item) const { return {}; }
   bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
@@ -276,7 +276,7 @@ class ServedSteps : public Steps {
   void release(Item item, Leg leg, Ready&& ready) {
     if (--waits_[first_leg_[item] + leg] == 0) ready(item, leg);
   }
-  // Every link serves its legs by position: all but its first wait for the one before them.
+  // Every link serves its legs by position: each leg waits for the one before it.
   void order_links() {
     std::vector<Window> windows;
     std::vector<std::vector<std::pair<Item, Leg>>> queues(at(topology_.links()));
@@ -307,7 +307,7 @@ class ServedSteps : public Steps {
   std::vector<LinkId> links_;
 };
 
-// Links that messages share, for shared_loop.hpp.
+// For shared_loop.hpp: messages share links.
 class SharedSteps : public Steps {
  public:
   using Steps::Steps;
@@ -319,7 +319,7 @@ class SharedSteps : public Steps {
     return legs;
   }
 
-  // What the event loop asks.
+  // Called by the event loop.
   std::uint32_t connection(Item item) const { return paths_.connection[at(step_of_[item])]; }
   template <typename Submit>
   void begin(Submit&& submit) {

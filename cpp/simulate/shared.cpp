@@ -14,7 +14,7 @@ namespace tacos::simulation {
 
 namespace {
 
-// A schedule as the event loop sees it.
+// A schedule as the user of SharedLoop.
 class SharedReplay : public Replayed {
  public:
   SharedReplay(const Schedule& schedule, const Routes& routes, const Options& options,
@@ -29,7 +29,7 @@ class SharedReplay : public Replayed {
     for (const Task& task : tasks_) legs += at(routes_.legs(static_cast<RouteId>(task.lane)));
     return legs;
   }
-  // What the event loop asks.
+  // Called by the event loop.
   std::uint32_t connection(Item item) const { return connection_of_[tasks_[item].lane]; }
   template <typename Submit>
   void begin(Submit&& submit) {
@@ -76,7 +76,7 @@ class SharedReplay : public Replayed {
   }
 
  private:
-  // Lanes over the same links are one connection; its transfers are in the order of their starts.
+  // Lanes over the same links form one connection, with its transfers in the order of their starts.
   void find_connections() {
     std::map<std::pair<RouteKind, std::vector<LinkId>>, std::uint32_t> known;
     for (RouteId lane = 0; lane < routes_.count(); ++lane) {
@@ -96,7 +96,7 @@ class SharedReplay : public Replayed {
     next_.assign(begin_.begin(), begin_.end() - 1);
   }
 
-  // Submits the connection's next transfer if its data are there.
+  // Submits the connection's next transfer if its data have arrived.
   template <typename Submit>
   void offer(std::size_t connection, Submit&& submit) {
     if (next_[connection] == begin_[connection + 1]) return;

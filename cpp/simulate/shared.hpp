@@ -1,9 +1,9 @@
 // Schedules on links that are shared fairly: Timing::shared.
 //
-// A connection is what one sending thread serves: source, destination and route. It sends its
-// transfers one after the other, in the order of their starts in the schedule; each starts when its
-// data are there, by the rules of turns.hpp, and the one before it has left. How messages share links
-// is said in fair_share.hpp and shared_loop.hpp.
+// A connection has one sending thread, one source, one destination and one route. It sends its
+// transfers one after the other, in the order of their starts in the schedule. Each starts when its
+// data have arrived, by the rules of turns.hpp, and the one before it has left. fair_share.hpp and
+// shared_loop.hpp describe how messages share links.
 #pragma once
 
 #include "simulate/simulate.hpp"

@@ -1,25 +1,25 @@
-// The event loop of messages that share links fairly (fair_share.hpp).
+// The event loop for messages that share links fairly (fair_share.hpp).
 //
 // A connection is a route that carries one message at a time. A message is submitted when it may
 // start, waits until the messages submitted before it have left, and then sends at the rate that the
 // links give. When its last byte has been sent, the connection serves the next message (on blocking
 // links only after the longest latency of its links), and the message arrives after the latency of
-// the route. A route that passes nodes which take in whole chunks has legs: each leg is a server of
-// its own, and messages go through them one after the other.
+// the route. A route through nodes that store whole chunks has several legs. Each leg is a separate server, and
+// messages pass the legs one after the other.
 //
 // A tree is one leg: it sends over all its links at one rate, and arrives at each destination after
 // that destination's own latency. Under store-and-forward, where a tree repeats the transmission at
 // every switch, these repetitions count as latency.
 //
-// The user is a class with these members (Submit is a callable `submit(item, time)`: the message may
-// start at that time, which may lie ahead):
+// The user is a class with these members. Submit is a callable `submit(item, time)`: the message may
+// start at that time, which may be in the future.
 //   std::uint32_t connection(Item), std::int64_t bytes(Item)
-//   void begin(Submit)                         what may start without waiting for anything
+//   void begin(Submit)                         submits the messages that may start at once
 //   void on_start(Item, leg, now, Submit)
 //   void on_sent(Item, leg, Time started, now, windows, Submit)   the last byte is out
-//   Time delay(Item, leg, end)                 what an arrival takes beyond the latency
-//   void on_arrival(Item, end, now, Submit)    whole at destination number `end`
-//   void on_alarm(Item, now, Submit)           a time that the user has set, if it has a member `alarms`
+//   Time delay(Item, leg, end)                 delay of an arrival beyond the latency
+//   void on_arrival(Item, end, now, Submit)    complete at destination number `end`
+//   void on_alarm(Item, now, Submit)           at a time set by alarm(); only if the user has a member `alarms`
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class SharedLoop {
              const SharedOptions& options, const Progress& progress)
       : SharedLoop(user, routes, options, progress, layout(routes, connections), changes) {}
 
-  // Until nothing can start any more; returns the number of legs that have been sent.
+  // Runs until nothing can start any more; returns the number of legs that have been sent.
   std::size_t run() {
     const auto submit = [this](Item item, Time time) { this->submit(item, time); };
     user_.begin(submit);
@@ -73,7 +73,7 @@ class SharedLoop {
       shares_.take(now_, ended_);
       for (const auto place : ended_) sent(place);
       if (!agenda_.empty() && agenda_.next() == now_) handle_events();
-      // A moment may end many messages, or cost much for one.
+      // Count both: one moment may end many messages, or take long for a single one.
       if (progress_ && (++moments > 0xff || sent_ - told > 0xffff)) {
         told = sent_;
         moments = 0;
@@ -83,10 +83,10 @@ class SharedLoop {
     return sent_;
   }
 
-  // Calls the user's on_alarm(item, time, Submit) at a time, which is not before now.
+  // Calls the user's on_alarm(item, time, Submit) at a time, now or later.
   void alarm(Item item, Time time) { agenda_.add(time, service::Arrival{item, kAlarm}); }
 
-  // A message whose links are down for ever, or kNone.
+  // A message whose links are down forever, or kNone.
   Item stopped() const {
     const auto place = shares_.some_in_flight();
     return place == kNone ? kNone : current_[place];
@@ -94,8 +94,8 @@ class SharedLoop {
 
  private:
   using Place = FairShare::Place;
-  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30,
-                       kAlarm = 1u << 29;  // events other than arrivals
+  // Events other than arrivals.
+  static constexpr Leg kFree = 1u << 31, kReady = 1u << 30, kAlarm = 1u << 29;
 
   struct Layout {
     std::vector<RouteId> route;              // per connection
@@ -105,7 +105,8 @@ class SharedLoop {
     std::vector<LinkId> links;
     std::vector<std::uint32_t> latency_begin;  // per place
     std::vector<Time> latency;                 // per end of a place
-    std::vector<Time> hold;                    // per place: how long it stays taken afterwards
+    // Per place: how long it stays occupied after the last byte.
+    std::vector<Time> hold;
   };
   static Layout layout(const Routes& routes, std::span<const RouteId> connections) {
     Layout l;
@@ -171,7 +172,7 @@ class SharedLoop {
     }
   }
 
-  // Everything that follows at this moment from what has happened.
+  // Handles all consequences of the events of this moment.
   void serve_moment() {
     while (!fresh_.empty() || !empty_.empty() || look_again_ ||
            (!agenda_.empty() && agenda_.next() == now_)) {
@@ -196,7 +197,7 @@ class SharedLoop {
     }
   }
 
-  // Messages wait for their turn at both NPUs, in the order (ready time, position).
+  // Admits messages, ordered by (ready time, position), if both NPUs are below their limits.
   void admit() {
     look_again_ = false;
     for (auto next = waiting_.begin(); next != waiting_.end();) {
@@ -334,15 +335,15 @@ class SharedLoop {
   service::Agenda::Moment moment_;
   Time now_ = 0;
   std::size_t sent_ = 0;
-  std::vector<Item> current_;  // per place: what it carries
+  std::vector<Item> current_;  // per place: the message that it carries
   std::vector<Time> began_;
   std::vector<std::int64_t> bytes_;
-  std::vector<std::pair<Item, Item>> queue_;  // per place: first and last of those that wait
+  std::vector<std::pair<Item, Item>> queue_;  // per place: first and last waiting message
   std::vector<Item> behind_;                  // per item: the item that waits behind it
-  std::vector<Item> fresh_, batch_;           // what may start now
-  std::vector<Place> empty_;                  // what carries a message without bytes
+  std::vector<Item> fresh_, batch_;           // messages that may start now
+  std::vector<Place> empty_;                  // places that carry a message without bytes
   std::vector<Place> ended_;
-  // With a limit: messages under way per NPU, and those that wait.
+  // With a limit: messages in flight from and to each NPU, and those that wait.
   std::vector<std::int32_t> leaving_, coming_;
   std::set<std::pair<Time, Item>> waiting_;
   bool look_again_ = false;

@@ -32,7 +32,7 @@ struct Conflict {
   }
 };
 
-// A schedule as the event loop sees it.
+// A schedule as the user of the event loop.
 class Replay : public Replayed {
  public:
   Replay(const Schedule& schedule, const Routes& routes, const Options& options,
@@ -59,10 +59,10 @@ class Replay : public Replayed {
   }
 
   std::size_t legs() const { return tasks_.size() + more_waits_.size(); }
-  // To be called before the run, if links are taken in the order of starts.
+  // Call it before the run, if links are occupied in the order of starts.
   void look_for_conflicts() { taken_.resize(at(routes_.topology().links())); }
   const std::optional<Conflict>& conflict() const { return conflict_; }
-  // What the event loop asks.
+  // Called by the event loop.
   std::span<const Item> gang(Item) const { return {}; }
   bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
 
@@ -88,7 +88,7 @@ class Replay : public Replayed {
     return delays_.slow_links() ? time + delay_on_the_way(item, leg, end, start) : time;
   }
 
-  // The data of an arrival lie scattered: they are fetched some arrivals ahead.
+  // Prefetches the scattered data of later arrivals.
   void prefetch(std::span<const service::Arrival> arrivals, std::size_t i) const {
     if (i + 24 < arrivals.size()) fetch_ahead(&tasks_[arrivals[i + 24].item]);
     if (i + 16 < arrivals.size()) turns_.prefetch_turn(arrivals[i + 16].item);
@@ -126,7 +126,7 @@ class Replay : public Replayed {
         auto& cursor = cursor_[at(window.link)];
         const auto end = queue_begin_[at(window.link) + 1];
         if (++cursor == end) continue;
-        // For when this link is free the next time.
+        // Needed when this link is free the next time.
         if (cursor + 8 < end) fetch_ahead(&queue_[cursor + 8]);
         if (cursor + 1 < end) fetch_ahead(&tasks_[queue_[cursor + 1].first]);
         release(queue_[cursor].first, queue_[cursor].second, item, ready);
@@ -175,14 +175,14 @@ class Replay : public Replayed {
     last = {end, item};
   }
 
-  // How much longer than by rule the chunk keeps the link.
+  // How much longer than on an undisturbed link the chunk occupies the link.
   Time delay(Item item, const Window& window, Time start) const {
     const Time found = delays_.on_link(what(item), window, start);
     if (found == kNever) refuse_link(item, window.link, options_.changes.at(window.link));
     return found;
   }
 
-  // The longest of these on the way to one end of a leg; when it starts, they have been asked for.
+  // The longest such delay on the way to one end of a leg; they are known when the leg starts.
   Time delay_on_the_way(Item item, Leg leg, std::size_t end, Time start) const {
     thread_local std::vector<Window> windows;
     windows.clear();
@@ -197,13 +197,13 @@ class Replay : public Replayed {
     first_more_.reserve(tasks_.size());
     for (Item item = 0; item < tasks_.size(); ++item) {
       first_more_.push_back(more_waits_.size());
-      more_waits_.resize(more_waits_.size() + at(routes_.legs(route(item)) - 1),
-                         1);  // the leg before
+      // Each waits for the leg before it.
+      more_waits_.resize(more_waits_.size() + at(routes_.legs(route(item)) - 1), 1);
     }
   }
 
-  // The legs of each link by their own starts and, of equal ones, by when they reach the link; all but a
-  // link's first wait for the one before them.
+  // Sorts the legs of each link by their starts, then by when they reach the link. Each leg waits for the one
+  // before it.
   void order_links() {
     std::vector<std::pair<Item, Leg>> legs;
     for (Item item = 0; item < tasks_.size(); ++item) {
@@ -217,7 +217,7 @@ class Replay : public Replayed {
       });
     }
     queue_begin_.assign(at(routes_.topology().links()) + 1, 0);
-    std::vector<std::size_t> lane_begin{0};  // into lane_links, per leg of each lane
+    std::vector<std::size_t> lane_begin{0};  // per leg of each lane: offset in lane_links
     std::vector<std::size_t> lane_leg;
     std::vector<Window> windows;
     for (RouteId r = 0; r < routes_.count(); ++r) {
@@ -256,15 +256,15 @@ class Replay : public Replayed {
     }
   }
 
-  // Whether a first leg may wait for several things; otherwise it waits for its one source at most.
+  // Whether a first leg may have several dependencies; otherwise it waits at most for its one source.
   const bool counted_;
-  // If some transfers have several legs: what each leg beyond the first still waits for.
+  // If some transfers have several legs: the remaining dependencies of each leg after the first.
   std::vector<std::size_t> first_more_;
   std::vector<std::uint32_t> more_waits_;
-  // Timing::order: the legs of each link in their order, and which comes next.
+  // Timing::order: the legs of each link in order, and the next one.
   std::vector<std::size_t> queue_begin_, cursor_;
   std::vector<std::pair<Item, Leg>> queue_;
-  // Timing::schedule without a record: what took each link last, and the first two that took it at once.
+  // Timing::schedule without a record: the last user of each link, and the first conflict of two users.
   struct Taken {
     Time end = 0;
     Item item = 0;
@@ -297,7 +297,7 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
   }
   if (given.timing == Timing::shared) return simulate_shared(schedule, routes, given, progress);
   Options options = given;
-  // Its own starts are kept whatever the links do; whether they can bear it is seen afterwards.
+  // Transfers start at their scheduled times regardless of the links; conflicts are detected afterwards.
   const bool strict = options.timing == Timing::schedule;
   if (options.timing != Timing::dependencies) {
     for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
@@ -310,7 +310,7 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
     if (auto result = simulate_in_turn(schedule, routes, options, progress)) return *result;
     if (options.in_turn) throw InfeasibleError("the links do not serve in the schedule's order");
   }
-  // Where routes have one link, links are taken in the order of starts, and looking at the last one does.
+  // If routes have one link, links are occupied in the order of starts, so comparing with the last user suffices.
   const bool simple = routes.all_links().size() == at(routes.count());
   const bool check = strict && options.congestion;
   options.record = options.record || (check && !simple);

@@ -1,4 +1,4 @@
-// Work whose pace changes over time: links with faults, slow senders.
+// Work whose speed changes over time: links with faults, slow senders.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace tacos::simulation {
 
-// How many times slower than by rule, in parts of kNormal, so that whole factors are exact; 0 means
+// A slowdown is a multiple of 1 / kNormal, so that integer factors are exact; 0 means
 // that nothing moves.
 inline constexpr std::int64_t kNormal = std::int64_t{1} << 20;
 
-// How slow a link is from a time on; the first time of a link is 0.
+// The slowdown of a link from a time on; the first time of a link is 0.
 struct Change {
   Time time;
   std::int64_t slowdown;
@@ -26,13 +26,13 @@ inline Time slowed(Time time, std::int64_t slowdown) {
   return static_cast<Time>((static_cast<__int128>(time) * slowdown + kNormal - 1) / kNormal);
 }
 
-// When work that normally takes `work` is done, if begun at `begin`: rounded up, or nothing if it never
-// is.
+// When work that normally takes `work` ends if it begins at `begin`, rounded up; nothing if it never
+// ends.
 inline std::optional<Time> finish(std::span<const Change> changes, Time begin, Time work) {
   auto now = std::upper_bound(changes.begin(), changes.end(), begin,
                               [](Time t, const Change& change) { return t < change.time; }) -
              1;
-  // In parts of a picosecond; what is done in a part of the time is rounded down.
+  // In fractions of a picosecond; the work done in each interval is rounded down.
   constexpr __int128 kParts = 1 << 20;
   auto left = work * kParts;
   for (;; ++now) {
@@ -49,7 +49,7 @@ inline std::optional<Time> finish(std::span<const Change> changes, Time begin, T
   }
 }
 
-// A random delay between 0 and `most`, uniformly: a function of the seed and of what is delayed.
+// A random delay, uniform between 0 and `most`: a function of the seed and of what is delayed.
 inline Time drawn(std::uint64_t seed, std::initializer_list<std::uint64_t> what, Time most) {
   const auto mixed = [](std::uint64_t x) {  // splitmix64's finalizer
     x += 0x9e3779b97f4a7c15;

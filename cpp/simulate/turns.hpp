@@ -1,13 +1,13 @@
-// The order in which every `acc` is read and written, taken from a schedule's own times.
+// The order in which every `acc` is read and written, derived from a schedule's own times.
 //
 // A cell is the `acc` of one chunk at one node. Its accesses, ordered by time (an arrival at t before a
-// start at t), fall into turns: a run of reads, a run of sums, or one copy. A turn begins when the one
-// before it is over. A read that is not yet its turn is a transfer that has to wait; a write that is not
-// yet its turn has arrived and lies ready beside the cell. Within a turn the order does not matter:
-// reads change nothing, and sums may come in any order.
+// start at t), are divided into turns: a sequence of reads, a sequence of sums, or one copy. A turn begins when the
+// previous one is over. A read whose turn has not begun is a transfer that waits; a write whose turn has
+// not begun has arrived and is kept beside the cell. Within a turn the order does not matter:
+// reads change nothing, and sums may be added in any order.
 //
-// A turn is 8 bytes. Most cells of most schedules need none: nothing waits for an access, or one write
-// is waited for by one read, which the write then names itself.
+// A turn takes 8 bytes. Most cells of most schedules need none: either nothing waits for an access, or one read
+// waits for one write, which then stores that read directly.
 #pragma once
 
 #include <algorithm>
@@ -31,17 +31,17 @@ using service::Item;
 using service::kNone;
 using service::Leg;
 
-// What a run knows of a transfer, in one place of memory; tasks are sorted by `start`, that of the first
+// The data of a transfer in a run, kept together in memory. Tasks are sorted by `start`, the start of the first
 // leg in quanta.
 struct Task {
   std::uint32_t lane, transfer, start;
-  std::uint32_t waits = 0;  // what its first leg still waits for
-  // The turns in which its source is read and its destination written; of a transfer with several
-  // sources or destinations, `reads` is where they are listed.
+  std::uint32_t waits = 0;  // remaining dependencies of its first leg
+  // The turns in which its source is read and its destination is written; for a transfer with several
+  // sources or destinations, `reads` is the position of its list.
   std::uint32_t reads = kNone, writes = kNone;
 };
 
-// All transfers by the start of their first leg, then by number: a radix sort, as starts are few bits.
+// All transfers, sorted by the start of their first leg, then by number: a radix sort, because starts have few bits.
 inline LargeVector<Task> sorted_by_start(const Schedule& schedule) {
   const auto at = [](auto i) { return static_cast<std::size_t>(i); };
   struct Row {
@@ -82,7 +82,7 @@ class Turns {
  public:
   // An access that nothing waits for.
   static constexpr std::uint32_t kFree = kNone;
-  // Set in what stands for a turn: the rest is the one transfer that waits for this write.
+  // If this bit of a turn is set, the other bits are the one transfer that waits for this write.
   static constexpr std::uint32_t kDirect = 1u << 31;
 
   Turns(const Schedule& schedule, std::span<Task> tasks, const Progress& progress)
@@ -112,7 +112,7 @@ class Turns {
 
   bool trees() const { return trees_; }
 
-  // Hints for what `write` will touch, in three steps; for transfers with one destination.
+  // Prefetches the memory that `write` will access, in three steps; for transfers with one destination.
   void prefetch_turn(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
     if (turn == kFree) return;
@@ -124,7 +124,7 @@ class Turns {
   }
   void prefetch_readers(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
-    if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;  // kFree among them
+    if ((turn & kDirect) != 0 || turns_[turn].last != 0) return;  // true for kFree too
     const auto& next = turns_[turn + 1];
     if (next.reads == 0) return;
     if (next.left == 1) {
@@ -144,8 +144,8 @@ class Turns {
     }
   }
 
-  // The transfer has started. `release(item)` is called once for every turn that a transfer has waited
-  // for, `visible(item, end)` for every write that had to wait beside its cell.
+  // The transfer has started. Calls `release(item)` once for every turn that a transfer has waited
+  // for, and `visible(item, end)` for every write that had to wait beside its cell.
   template <typename Release, typename Visible>
   void read(Item item, Release&& release, Visible&& visible) {
     if (!trees_) {
@@ -156,7 +156,7 @@ class Turns {
     for (std::size_t i = 0; i < sources; ++i) take(turns_of(item)[i], release, visible);
   }
 
-  // The transfer is whole at destination `end`; `visible(item, end)` is called now or later.
+  // The transfer is complete at destination `end`; calls `visible(item, end)` now or later.
   template <typename Release, typename Visible>
   void write(Item item, std::size_t end, Release&& release, Visible&& visible) {
     const auto turn = trees_ ? turns_of(item)[sources(item).size() + end] : tasks_[item].writes;
@@ -175,13 +175,13 @@ class Turns {
 
  private:
   static constexpr std::uint32_t kClosed = 0, kOpen = 1;
-  static constexpr std::uint32_t kMostAccesses = (1u << 30) - 1;  // of one turn
+  static constexpr std::uint32_t kMostAccesses = (1u << 30) - 1;  // per turn
   struct Turn {
     std::uint32_t left : 30;  // accesses still to come
     std::uint32_t reads : 1;
-    std::uint32_t last : 1;  // of its cell
-    // Reads: the reader if there is one, else the first of them in readers_; writes: whether it has
-    // begun.
+    std::uint32_t last : 1;  // whether it is the last turn of its cell
+    // For reads: the reader if there is only one, otherwise the position of the first in readers_. For writes: whether the
+    // turn has begun.
     std::uint32_t first;
   };
   struct Event {
@@ -190,7 +190,7 @@ class Turns {
     std::size_t access;
     bool reads, copies;
   };
-  // What is known of a cell while a chunk that spreads is added.
+  // The state of a cell while a chunk that is only copied is added.
   struct Spread {
     Item write = kNone, reader = kNone;
     Time arrival = 0;
@@ -205,7 +205,7 @@ class Turns {
     return schedule_.routes().sources(schedule_.stored().lane_route[tasks_[item].lane]);
   }
   const std::uint32_t* turns_of(Item item) const { return &tree_turns_[tasks_[item].reads]; }
-  // An access is a number: where it stands in tree_turns_, or 2·item for a read and one more for a write.
+  // The number of an access: its position in tree_turns_, or 2·item for a read and 2·item + 1 for a write.
   std::size_t first_access(Item item) const {
     return trees_ ? tasks_[item].reads : 2 * static_cast<std::size_t>(item);
   }
@@ -234,7 +234,7 @@ class Turns {
       const auto waiting = std::move(found->second);
       held_.erase(found);
       for (const auto& [item, end] : waiting) visible(item, end);
-      // The loop counts one of them.
+      // The event loop counts one of them itself.
       const auto counted = static_cast<std::uint32_t>(waiting.size()) - 1;
       next.left = (next.left - counted) & kMostAccesses;
     }
@@ -256,7 +256,7 @@ class Turns {
     tree_turns_.assign(accesses, kFree);
   }
 
-  // Items chunk by chunk, with what add_chunk needs of each: a walk through memory otherwise.
+  // The accesses of one chunk, with the data that add_chunk needs, to avoid slow lookups.
   struct Access {
     Item item;
     std::uint32_t lane, start;
@@ -314,7 +314,7 @@ class Turns {
              access, false, copies});
       }
     }
-    // Cell by cell: nodes_ in order of first touch, count_ as where the next event of a node goes.
+    // Groups events by cell: nodes_ are in order of first access; count_ is where the next event of a node goes.
     std::size_t total = 0;
     for (const std::uint32_t node : nodes_) {
       const auto here = count_[node];
@@ -332,8 +332,8 @@ class Turns {
     nodes_.clear();
   }
 
-  // A chunk that comes to every node once, before it is read there: the most frequent case, which
-  // needs no sorting. False if it is not such a chunk.
+  // Handles the most frequent case, a chunk that arrives at every node once, before it is read there; it
+  // needs no sorting. Returns false for other chunks.
   bool add_spread(ChunkId chunk, std::int64_t bytes, std::span<const Access> transfers) {
     const auto& stored = schedule_.stored();
     const auto clear = [&] {
@@ -453,7 +453,7 @@ class Turns {
   std::span<Task> tasks_;
   bool trees_ = false;  // whether some transfers have more than one source and one destination
   std::vector<std::uint32_t> tree_turns_;  // with trees: per source, then per destination
-  LargeVector<Turn> turns_;                // of one cell after the other
+  LargeVector<Turn> turns_;                // grouped by cell
   std::vector<Item> readers_;
   std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
   // While building only:

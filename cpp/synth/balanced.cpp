@@ -19,10 +19,9 @@ namespace {
 
 constexpr std::size_t kHops = 3;
 constexpr int kRounds = 12;
-constexpr double kWorthAnother = 1.02;  // times what the busiest link takes
-constexpr double kOverfull = 1e4;       // times what a link should carry: not worse than this
-constexpr double kBalanced =
-    1.002;  // times the least load possible, at which no more rounds are worth it
+constexpr double kWorthAnother = 1.02;  // times the busiest link's time: try another order
+constexpr double kOverfull = 1e4;       // largest load that counts, relative to the target
+constexpr double kBalanced = 1.002;     // times the least possible load: no more rounds
 
 using Message = std::size_t;
 
@@ -37,7 +36,7 @@ struct Path {
 
 // --- paths ---------------------------------------------------------------------------------------
 
-// Which relays each message takes, so that the busiest link carries little.
+// Chooses the relays of each message, to minimize the load of the busiest link.
 class Laying {
  public:
   Laying(const Collective& collective, const Neighbours& neighbours, const Messages& messages)
@@ -86,8 +85,8 @@ class Laying {
   }
 
  private:
-  // The members of every box, and the hops between boxes that detours take: from NPU i of one to NPU i of the other, so that
-  // connections are few and carry much.
+  // Lists the members of every box, and the hops between boxes for detours: from NPU i of one to NPU i of the other, so that
+  // there are few connections.
   void list_ways() {
     for (const auto box : neighbours_.box) boxes_ = std::max(boxes_, at(box) + 1);
     members_.resize(boxes_);
@@ -124,7 +123,7 @@ class Laying {
     return ways_[at(neighbours_.box[a]) * boxes_ + at(neighbours_.box[b])];
   }
 
-  // The longest straight hop: what is small against it is not worth a detour.
+  // The longest latency of a direct hop: messages that take much less time are not worth a detour.
   double latency() const {
     Time longest = 0;
     for (RouteId r = 0; r < routes_.count(); ++r) {
@@ -153,7 +152,7 @@ class Laying {
     double sum = 0;
     for (const LinkId link : routes_.links(route)) {
       const double time = seconds(m, link);
-      // Squared six times: the 64th power, with the same bits on every machine, which exp() has not.
+      // Squaring six times gives the 64th power, with the same bits on every machine, unlike exp().
       double price = 1 + std::min((load_[at(link)] + time) / scale_, kOverfull);
       for (int i = 0; i < 6; ++i) price *= price;
       sum += time * price;
@@ -171,7 +170,7 @@ class Laying {
     return false;
   }
 
-  // The straight path: at first, links look emptier than they will be. Where only some pairs have one, it would be unfair.
+  // Start with the direct path, since loads are still too low at first; but not if only some pairs have one.
   Path first(Message m) {
     const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
     if (hop(s, t) < 0 || (!all_straight_ && neighbours_.box[s] != neighbours_.box[t]))
@@ -197,7 +196,7 @@ class Laying {
       offer(cost(m, straight), straight, -1, -1);
     const auto from = at(neighbours_.box[s]), to = at(neighbours_.box[t]);
     if (from == to) {
-      // A detour behind one port at each end would pass both all the same.
+      // With a single port at each end, a detour would pass the same ports.
       const bool detours = !one_port_[s] || !one_port_[t];
       for (std::size_t i = 0; detours && i < members_[from].size(); ++i) {
         const auto k = at(members_[from][i]);
@@ -262,10 +261,10 @@ struct Columns {
   Time time = 0;
 };
 
-// When each hop starts: an open shop in which all connections come forward in proportion.
+// Computes when each hop starts: an open shop in which all connections progress in proportion.
 class Shop {
  public:
-  // With `fullest_first`, messages that pass emptier links only may be later.
+  // With `fullest_first`, messages that only pass less loaded links may be delayed.
   Shop(const Collective& collective, const Neighbours& neighbours, const Messages& messages,
        const std::vector<Path>& paths, bool fullest_first)
       : routes_(*neighbours.routes),
@@ -297,7 +296,7 @@ class Shop {
     find_turns(neighbours);
   }
 
-  // How long the busiest link is taken.
+  // How long the busiest link is busy.
   double busiest() const { return busiest_; }
 
   Columns run(const Progress& progress) {
@@ -337,7 +336,7 @@ class Shop {
       return std::tie(time, step, what) > std::tie(other.time, other.step, other.what);
     }
   };
-  // The share of its connection's bytes that goes before a message, then how far its destination is on the circle of NPUs.
+  // The share of its connection's bytes before a message, then the distance of its destination on the circle of NPUs.
   using Turn = std::tuple<double, std::int32_t>;
   struct Waiting {
     Turn turn;
@@ -348,7 +347,7 @@ class Shop {
     }
   };
 
-  // The load of the fullest link on a message's way, relative to the fullest of all.
+  // The load of the busiest link on a message's path, relative to the busiest of all.
   double fullest(Message m) const {
     double most = 0;
     for (std::size_t i = 0; i < paths_[m].hops; ++i) {
@@ -358,8 +357,8 @@ class Shop {
     return most;
   }
 
-  // All messages over the slowest hop of their paths get their turns along it: first those that do not wait for a relay and
-  // go on to another, last those that do and do not; large ones before small ones.
+  // Orders the messages of each slowest hop: first those that do not wait for a relay but continue through one, last those that
+  // wait for a relay and do not continue; large messages before small ones.
   void find_turns(const Neighbours& neighbours) {
     std::vector<std::vector<Message>> sharing(waiting_.size());
     std::vector<std::size_t> slowest(paths_.size());
@@ -406,7 +405,7 @@ class Shop {
     return sum;
   }
 
-  // Of a route in several legs as if none ever waited for the next.
+  // The windows of a route with several legs, as if no leg ever waited.
   void windows_of(Message m, std::size_t step) {
     const RouteId route = paths_[m].hop[step];
     windows_.clear();
@@ -489,15 +488,15 @@ class Shop {
   std::vector<std::int64_t> bytes_;
   std::vector<Turn> turn_;
   std::vector<Time> free_;
-  std::vector<double> load_;  // of each link, relative to the fullest
+  std::vector<double> load_;  // per link, relative to the busiest
   double busiest_ = 1;
   const bool fullest_first_;
   std::vector<std::vector<RouteId>> users_;
   std::vector<std::vector<Time>> offsets_;
   std::vector<std::priority_queue<Waiting>> waiting_;  // for each hop
   std::priority_queue<Event> events_;
-  std::vector<std::vector<std::pair<LinkId, Time>>>
-      takes_;  // each hop's links, and when its head is there
+  // Each hop's links, and when its head is there.
+  std::vector<std::vector<std::pair<LinkId, Time>>> takes_;
   std::vector<RouteId> touched_;
   std::vector<std::uint8_t> is_touched_;
   std::vector<std::pair<Turn, RouteId>> offers_;

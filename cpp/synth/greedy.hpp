@@ -17,7 +17,7 @@
 // If routes differ in speed, a slow route has one more rule. The routes clearly faster than it
 // connect the NPUs into regions. It first looks for a chunk that no NPU in its destination's region has
 // or is being sent: only slow routes can bring it in. Otherwise it takes a chunk that fast routes could
-// bring as well only if these, with all that waits in the region for this destination, would be later.
+// bring as well only if they, with their backlog for this destination, would deliver it later.
 //
 // Two ways to run it, with the same rule and the same ties, hence the same result:
 //   events  any network: a queue of arrivals and of links that become free;
@@ -42,7 +42,7 @@ namespace tacos {
 struct GreedyOptions {
   std::uint64_t seed = 0;    // 0: no randomness; others vary the order in which routes choose
   std::int32_t threads = 0;  // 0: one per core
-  bool steps = true;         // take the step-synchronous way where it applies
+  bool steps = true;         // use the step-synchronous variant if it applies
   bool backwards = false;    // the network is reversed: errors name the NPUs of the true one
 };
 

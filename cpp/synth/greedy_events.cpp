@@ -90,7 +90,7 @@ class Events {
 
   struct Event {
     Time time;
-    std::uint64_t sequence;  // what started first is logged first
+    std::uint64_t sequence;  // transfers that started first are logged first
     std::int32_t where;      // the NPU at which `chunk` arrives, or the link that becomes free
     ChunkId chunk;
     bool operator>(const Event& other) const {
@@ -108,7 +108,7 @@ class Events {
     }
   }
 
-  // --- what routes are like
+  // --- properties of routes
 
   // Offsets and times of all routes' links for a chunk of typical size.
   void measure_routes() {
@@ -124,7 +124,7 @@ class Events {
     }
   }
 
-  // All windows of a route as if its legs followed each other without waiting; retiming knows better.
+  // All windows of a route, as if its legs followed each other without waiting; retiming corrects this.
   void append_windows(RouteId r, std::int64_t bytes, std::vector<Routes::Window>& out) const {
     Time before = 0;
     for (std::int32_t leg = 0; leg < routes_.legs(r); ++leg) {
@@ -141,8 +141,8 @@ class Events {
     return time;
   }
 
-  // Routes by source, by destination (in the order of their first links) and by link; for each route
-  // its place among those of its destination.
+  // Indexes routes by source, by destination (in the order of their first links) and by link; and the
+  // position of each route among those of its destination.
   void index_routes() {
     const auto npus = at(topology_.npus());
     out_.resize(npus);
@@ -155,8 +155,8 @@ class Events {
     }
     place_.resize(at(routes_.count()));
     for (std::size_t npu = 0; npu < npus; ++npu) {
-      // Links in their order; through switches, each destination begins at its own place in the row,
-      // so that not all ask the same source at once.
+      // Links in order. Through switches, each destination starts at a different position,
+      // so that they do not all choose the same source at once.
       const auto key = [&](RouteId r) {
         const bool link = routes_.links(r).size() == 1;
         return std::pair(link ? 0 : (at(source_[at(r)]) + npus - npu) % npus, routes_.links(r)[0]);
@@ -167,8 +167,8 @@ class Events {
     }
   }
 
-  // Sorts the routes into classes of speed, each a third slower than the one before or more, and finds
-  // for every class but the fastest the regions that all faster routes together connect.
+  // Sorts the routes into classes of speed, each at least a third slower than the one before, and finds
+  // for every class except the fastest the regions that all faster routes together connect.
   void find_regions() {
     std::vector<Time> limits;  // the quickest duration of each class
     auto sorted = duration_;
@@ -260,7 +260,7 @@ class Events {
     return true;
   }
 
-  // Lets the candidates choose: destination by destination, and there in turns.
+  // Lets the candidates choose, destination by destination, and in turns at each destination.
   void match() {
     const auto npus = at(topology_.npus());
     const auto shift = moment_ % npus;
@@ -291,9 +291,9 @@ class Events {
     }
   }
 
-  // Routes compete for the links they share. First the one with the link that has most to carry, then
-  // the one whose chunk has the longest way to go; of equals, each destination's links begin with a
-  // source of their own and go on in turns.
+  // Routes compete for the links they share. The route with the most loaded link is first, then
+  // the one whose chunk has the longest remaining path. For ties, each destination starts with a
+  // different source and continues in turns.
   Key urgency(RouteId r) const {
     const auto npus = at(topology_.npus());
     Time load = 0;
@@ -306,7 +306,7 @@ class Events {
             static_cast<std::uint32_t>(place), r};
   }
 
-  // When everything is quiet, all that can be sent is.
+  // When no event is pending, sends everything that can be sent.
   bool match_without_question() {
     bool any = false;
     for (RouteId r = 0; r < routes_.count(); ++r) {
@@ -334,7 +334,7 @@ class Events {
     return kNothing;
   }
 
-  // Of the chunks whose path goes over a route, the one with the longest way to go is served first.
+  // Of the chunks whose path uses a route, the one with the longest remaining path is served first.
   void enqueue(NodeId npu, ChunkId chunk) {
     const auto first = paths_->route.begin() + static_cast<std::ptrdiff_t>(paths_->begin[chunk]);
     const auto last = paths_->route.begin() + static_cast<std::ptrdiff_t>(paths_->begin[chunk + 1]);
@@ -346,7 +346,7 @@ class Events {
     }
   }
 
-  // The question for slow routes; see the header.
+  // The additional rule for slow routes; see the header.
   ChunkId choose_slow(RouteId r) {
     const auto npu = at(destination_[at(r)]);
     const auto& level = levels_[class_[at(r)] - 1];
@@ -364,9 +364,9 @@ class Events {
       }
       return kNothing;
     };
-    // A chunk that the region has been promised once stays so: the cursor never goes back. Routes begin
-    // at different places among what their source had from the start, so that no two regions get the
-    // same first and can pass on to each other what the source would have to send twice.
+    // A chunk that was once promised to the region stays promised, so the cursor never goes back. Routes start
+    // at different positions among the initial chunks of their source, so that regions first get different
+    // chunks, which they can forward to each other.
     const auto& log = log_[at(source_[at(r)])];
     for (auto& cursor = region_cursor_[at(r)]; cursor < log.size(); ++cursor) {
       const auto own = initial_[at(source_[at(r)])];
@@ -375,7 +375,7 @@ class Events {
     }
     if (first_useful(r) == kNothing) return kNothing;
     if (!level.entrances[npu].empty()) {
-      // Less as many as can arrive over the fast routes before this one could deliver.
+      // Subtract the chunks that can arrive over the fast routes before this route could deliver.
       std::int64_t backlog = level.waiting[npu];
       for (const auto& entrance : level.entrances[npu]) {
         const Time earliest = std::max(now_, free_at_[at(entrance.link)] - entrance.offset);
@@ -384,7 +384,7 @@ class Events {
       }
       if (backlog <= 0) return kNothing;
     }
-    // Rather what is not even near by, in the smaller regions of still faster routes.
+    // Prefer a chunk that is not in the smaller regions of even faster routes either.
     for (auto finer = class_[at(r)] - 1; finer > 0; --finer) {
       const auto& inner = levels_[finer - 1];
       const ChunkId chunk = last_missing_in(inner.promised.row(inner.region[npu]));
@@ -417,8 +417,8 @@ class Events {
     for (const auto& window : windows) {
       free_at_[at(window.link)] = now_ + window.offset + window.busy;
       events_.push({now_ + window.busy, sequence_++, window.link, kLinkIsFree});
-      // Routes that reach the link sooner can start only later. Without paths they do not ask then:
-      // measured, they would take the link from the longer ones, which bring in more.
+      // Routes that reach the link sooner can start later. Without paths, they are not reconsidered then:
+      // in measurements, they took the link from longer routes, which bring in more.
       if (paths_ != nullptr && window.offset > 0) {
         events_.push({free_at_[at(window.link)], sequence_++, window.link, kLinkIsFree});
       }
@@ -438,7 +438,7 @@ class Events {
 
   const Topology& topology_;
   const Routes& routes_;
-  const Paths* paths_;  // null: every NPU wants everything
+  const Paths* paths_;  // null: every NPU needs everything
   const Collective& collective_;
   const GreedyOptions& options_;
   const Progress& progress_;
@@ -457,12 +457,12 @@ class Events {
     LinkId link;
     Time offset, busy, duration;
   };
-  struct Level {                      // what a class of routes must know of all faster ones
-    std::vector<std::size_t> region;  // of each NPU
-    std::vector<std::vector<Entrance>> entrances;   // of each NPU
-    std::vector<std::vector<std::size_t>> members;  // of each region
+  struct Level {                                    // the regions of all routes faster than a class
+    std::vector<std::size_t> region;                // per NPU
+    std::vector<std::vector<Entrance>> entrances;   // per NPU
+    std::vector<std::vector<std::size_t>> members;  // per region
     Bits have, promised;                            // by any NPU in the region
-    std::vector<std::int64_t> waiting;  // what an NPU's region has that it has not been promised
+    std::vector<std::int64_t> waiting;  // per NPU: chunks of its region not promised to it
   };
   std::vector<Level> levels_;  // of classes 1, 2, …
 
@@ -474,10 +474,10 @@ class Events {
       return remaining != other.remaining ? remaining < other.remaining : sequence > other.sequence;
     }
   };
-  std::vector<std::priority_queue<Queued>> queues_;  // with paths: what each route is to carry
-  std::vector<Time> to_carry_;                       // with paths: by each link, from now on
+  std::vector<std::priority_queue<Queued>> queues_;  // with paths: chunks for each route
+  std::vector<Time> to_carry_;                       // with paths: remaining load per link
   std::vector<std::size_t> carried_;
-  std::vector<std::vector<ChunkId>> log_;  // without: what each NPU has received
+  std::vector<std::vector<ChunkId>> log_;  // without paths: chunks that each NPU has received
   std::vector<std::size_t> initial_;
   std::vector<std::uint32_t> cursor_, region_cursor_;
   std::vector<std::size_t> received_;

@@ -20,13 +20,13 @@ struct TimedMoves {
   std::vector<Time> start;
 };
 
-// Matches chunks that all NPUs want to `routes`. Where these have several legs, the times assume that nothing waits
-// between them. Chunks of `typical_bytes` cost least.
+// Matches chunks that all NPUs need to `routes`. If routes have several legs, the times assume that no chunk waits
+// between them. Chunks of `typical_bytes` are handled fastest.
 TimedMoves greedy_events(const Routes& routes, const Collective& collective,
                          std::int64_t typical_bytes, const GreedyOptions& options,
                          const Progress& progress);
 
-// Sends chunks along their paths, those with the longest way to go first.
+// Sends chunks along their paths, those with the longest remaining path first.
 TimedMoves greedy_events(const Paths& paths, const Collective& collective,
                          std::int64_t typical_bytes, const GreedyOptions& options,
                          const Progress& progress);

@@ -19,8 +19,8 @@ namespace {
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
 constexpr Time kLongestLag = 64;           // steps: a link looks in each of them, busy or not
 
-// Every destination has one region of the schedule's columns, filled in order of arrival: it is the log
-// that its neighbours read, and becomes its in-links' lanes in the end.
+// Every destination has one region of the schedule's columns, filled in order of arrival. It is the log
+// that its neighbours read, and is sorted into the lanes of its in-links at the end.
 class Steps {
  public:
   Steps(const Topology& topology, const Collective& collective, const GreedyOptions& options,
@@ -70,7 +70,7 @@ class Steps {
       // Runs on one thread while the others wait.
       std::uint32_t now = kFinished;
       for (const auto& clock : clock_) now = std::min(now, clock.load(std::memory_order_relaxed));
-      // Nothing sent for as long as a chunk takes to arrive: nothing will ever be sent again.
+      // If nothing was sent for as long as a chunk takes to arrive, nothing will ever be sent again.
       const bool stuck =
           missing == before && now != kFinished && now - slowest > kAhead + problem_.lag;
       if (missing != before) {
@@ -109,10 +109,10 @@ class Steps {
   static constexpr std::uint32_t kFinished = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::uint32_t kAhead = 256;  // steps that a destination may be ahead of others
 
-  // Lets a destination run as many steps as its sources' logs decide, which loads its row of bits
-  // once for all of them. In a step, each in-link chooses in turn. What a source holds beyond what is
-  // known of it can matter only if nothing known is of use; then the destination waits, in the middle
-  // of its step, for the source's clock. So the result does not depend on which thread runs when.
+  // Runs as many steps of a destination as its sources' logs determine, which loads its row of bits
+  // once for all of them. In a step, each in-link chooses in turn. Unknown entries of a source's log
+  // matter only if no known entry is useful; then the destination waits, in the middle
+  // of its step, for the source's clock. So the result does not depend on the timing of threads.
   std::size_t serve(NodeId npu, std::uint32_t until) {
     const auto links = topology_.in_links(npu);
     const auto total = begin_[at(npu) + 1] - begin_[at(npu)];
@@ -139,13 +139,13 @@ class Steps {
     return received - before;
   }
 
-  // One link's choice in a step; false if it cannot be known yet.
+  // Makes one link's choice in a step; returns false if it is not determined yet.
   bool choose(NodeId npu, LinkId link, std::size_t which, std::uint32_t step,
               std::uint32_t& received) {
     const auto source = at(topology_.src(link));
     const auto held = problem_.held(topology_.src(link));
     const auto own = held.size();
-    // The clock before the count: all that started before the clock is then counted.
+    // Read the clock before the count, so that the count includes everything that started before the clock.
     const auto clock = clock_[source].load(std::memory_order_acquire);
     const auto count = received_[source].load(std::memory_order_acquire);
     for (auto& cursor = cursor_[at(link)];; ++cursor) {
@@ -230,10 +230,10 @@ class Steps {
   Unfilled<ChunkId> chunk_;
   Unfilled<std::uint32_t> start_;
   Unfilled<std::uint8_t> in_link_;
-  std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, also what is still on its way
+  std::vector<std::atomic<std::uint32_t>> received_;  // per NPU, including chunks in flight
   std::vector<std::atomic<std::uint32_t>> clock_;     // per NPU: steps it has finished
-  std::vector<std::uint8_t> turn_;     // of the step it is in: which link chooses first,
-  std::vector<std::uint8_t> served_;   // and how many have chosen
+  std::vector<std::uint8_t> turn_;     // per NPU, in its current step: the link that chooses first
+  std::vector<std::uint8_t> served_;   // per NPU, in its current step: links that have chosen
   std::vector<std::uint32_t> cursor_;  // per link, into its source's log
 };
 

@@ -12,22 +12,22 @@
 
 namespace tacos {
 
-// Whether this way applies: every NPU wants every chunk, all chunks and all links are alike and direct,
-// and a chunk arrives a whole number of steps, not too many, after its start.
+// Whether this variant applies: every NPU needs every chunk, all chunks are equal, all links are equal and direct,
+// and a chunk arrives a small whole number of steps after its start.
 bool stepwise(const Topology& topology, const Collective& collective);
 
-// A problem as flat columns, all that the matching reads: threads here and a GPU work from the same.
+// A problem as flat columns: the input of the matching, for CPU threads and for a GPU.
 struct StepProblem {
-  std::vector<std::uint32_t>
-      in_begin;  // the in-links of each NPU, in the order in which they take turns
+  // The in-links of each NPU, in the order in which they take turns.
+  std::vector<std::uint32_t> in_begin;
   std::vector<LinkId> in_link;
   std::vector<NodeId> in_source;
-  std::vector<std::uint32_t> own_begin;  // what each NPU holds at the start: the head of its log
+  std::vector<std::uint32_t> own_begin;  // initial chunks of each NPU: the head of its log
   std::vector<ChunkId> own;
   std::vector<std::uint64_t> log_begin;  // each NPU's region of the log of all arrivals
-  std::vector<std::uint32_t> shift;  // by how much the seed turns the order of an NPU's in-links
-  Time period = 0;                   // of a step
-  std::uint32_t lag = 1;             // steps from a start to where the chunk can be sent on
+  std::vector<std::uint32_t> shift;      // rotation of an NPU's in-links by the seed
+  Time period = 0;                       // of a step
+  std::uint32_t lag = 1;                 // steps from a start until the chunk can be forwarded
 
   std::span<const ChunkId> held(NodeId npu) const {
     const auto first = own_begin[at(npu)];
@@ -35,11 +35,11 @@ struct StepProblem {
   }
 };
 
-// Only where stepwise() says so.
+// Requires stepwise().
 StepProblem step_problem(const Topology& topology, const Collective& collective,
                          const GreedyOptions& options);
 
-// The transfers over the topology's links, lane by lane; nothing where this way does not apply.
+// The transfers over the topology's links, lane by lane; nothing if this variant does not apply.
 std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,
                                       const GreedyOptions& options, const Progress& progress);
 

@@ -1,4 +1,4 @@
-// Shared by both ways to run the greedy engine: which route chooses first, which NPU has which chunk, and the
+// Shared by both variants of the greedy engine: which route chooses first, which NPU has which chunk, and the
 // error if an NPU cannot be reached.
 #pragma once
 
@@ -55,7 +55,7 @@ class Bits {
                         ", which needs its chunk " + std::to_string(chunk));
 }
 
-// When nothing more can be sent: which NPU waits in vain, and for which.
+// Called when nothing more can be sent: names an NPU that waits in vain, and the NPU that it waits for.
 [[noreturn]] inline void report_unreachable(const Topology& topology, const Collective& collective,
                                             const Bits& have, bool backwards) {
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {

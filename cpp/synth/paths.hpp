@@ -1,4 +1,4 @@
-// Paths for chunks that not all NPUs need: which NPU relays what, decided before any times.
+// Paths for chunks that not all NPUs need: chooses the relays of each chunk, before any times.
 //
 // The problem. An all-to-all, a gather or a process group moves each chunk to one or a few NPUs, usually over
 // one of many paths. The most loaded link limits the time, so the paths must share the load and cannot be
@@ -12,14 +12,14 @@
 // (Shortest paths under prices that rise steeply with the load are how fractional multicommodity flow is
 // approximated; N. Garg and J. Könemann, FOCS 1998.)
 //
-// A tree grows from NPU to NPU: the next wanted NPU is joined by the cheapest path from any NPU that
-// has the chunk by then. The time at which that NPU has it counts, and how long its links are taken by
-// the branches it has, so that trees stay shallow where latency matters, double behind one port, and
-// become chains where bandwidth counts.
+// A tree grows from NPU to NPU: the next NPU that needs the chunk is joined by the cheapest path from any NPU that
+// has it by then. The cost includes the time at which that NPU has the chunk, and how long its existing
+// branches occupy its links. So trees are shallow if latency dominates, double behind one port, and
+// become chains if bandwidth dominates.
 //
-// Chunks with one holder and one taker are laid several at a time from one search per holder, as few
-// as the budget of searches asks for. Cost: a search is O(links · log nodes). A tree takes one; where it
-// goes through switches, whose prices change for all behind them, one per taker.
+// Chunks with one holder and one destination are routed several at a time, with one search per holder, if the
+// budget of searches requires it. Cost: a search is O(links · log nodes). A tree takes one search or, if it
+// goes through switches, whose prices change for all NPUs behind them, one per destination.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,13 @@ struct Paths {
   // The hops of chunk c are begin[c] … begin[c + 1], ordered by the NPU they leave.
   std::vector<std::size_t> begin;
   std::vector<RouteId> route;
-  // How long it takes from a hop's start until the last NPU behind it has the chunk.
+  // Per hop: the time from its start until the last NPU behind it has the chunk.
   std::vector<Time> remaining;
 };
 
-// The paths without detours, and second, where that makes the busiest link carry less, those with them:
-// longer ways take time, which only a schedule can tell. Throws InfeasibleError naming an NPU that
-// cannot reach another that wants its chunk.
+// The paths without detours and, if detours reduce the load of the busiest link, also those with detours. Longer
+// paths take time, so only their schedules show which is better. Throws InfeasibleError, which names an NPU that
+// cannot reach another that needs its chunk.
 std::vector<Paths> lay_paths(const std::shared_ptr<const Topology>& topology,
                              const Collective& collective, const GreedyOptions& options,
                              const Progress& progress);

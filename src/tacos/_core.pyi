@@ -1,4 +1,4 @@
-"""The compiled core of tacos; its public face is the package tacos."""
+"""The compiled core of tacos; use it through the package tacos."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -21,13 +21,13 @@ class Topology:
     """
     A network: NPUs, switches and directed links.
 
-    Nodes 0 … npus-1 are NPUs, the others switches. Made by the functions of tacos.topology,
-    immutable afterwards; the columns are read-only NumPy arrays, one entry per link or switch.
+    Nodes 0 … npus-1 are NPUs, the others are switches. The functions of tacos.topology make topologies.
+    They are immutable; the columns are read-only NumPy arrays with one entry per link or switch.
     """
 
     def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = [], given_away: bool = False) -> None:
         """
-        Checks that the columns fit together.
+        Check that the columns are consistent.
 
         With given_away=True, the links' columns are used without copying; do not write to them.
         """
@@ -74,15 +74,15 @@ class Topology:
 
     @property
     def forwarding(self) -> str:
-        """How switches pass data on: "cut_through" or "store_and_forward"."""
+        """How switches forward data: "cut_through" or "store_and_forward"."""
 
     @property
     def reduce_bandwidth_Bps(self) -> int:
-        """Bytes per second an NPU reduces; 0: reducing is free."""
+        """Bytes per second that an NPU reduces; 0: reducing takes no time."""
 
     @property
     def family(self) -> str:
-        """What the builder called it, such as "torus"."""
+        """Name that the builder gave it, such as "torus"."""
 
     @property
     def dims(self) -> list[tuple[str, int]]:
@@ -93,7 +93,7 @@ class Topology:
     @property
     def symmetric(self) -> bool:
         """
-        Whether translating the coordinates of all nodes leaves the network as it is.
+        Whether translating the coordinates of all nodes maps the network to itself.
         """
 
     @property
@@ -101,10 +101,12 @@ class Topology:
         """Names of all nodes, or an empty list."""
 
     def node_name(self, node: int) -> str:
-        """A name for messages: given, or "npu 3"."""
+        """The node's name, or a default such as "npu 3"."""
 
     def unreachable_pair(self) -> tuple[int, int] | None:
-        """Two NPUs of which the first cannot reach the second, or None."""
+        """
+        Two NPUs, the first of which cannot reach the second; None if there are none.
+        """
 
     def diameter(self, samples: int = 256) -> int:
         """
@@ -113,7 +115,7 @@ class Topology:
 
     def reversed(self) -> Topology:
         """
-        Every link turned around, multicast and reduce exchanged; link ids stay.
+        Return the topology with all links reversed, and multicast and reduce exchanged; link ids stay.
         """
 
     def __eq__(self, other: object | None) -> bool: ...
@@ -133,11 +135,11 @@ class Topology:
 
 def collective_kinds() -> list[dict[str, Any]]:
     """
-    The records of the kinds that are stored symbolically; see tacos.collective.KINDS.
+    The records of the kinds that are stored without a list of chunks; see tacos.collective.KINDS.
     """
 
 class CollectivePart:
-    """One collective of those that run at once."""
+    """One of the collectives that run at once."""
 
     def __init__(self, kind: str, size: int, chunks: int = 0, root: int = -1, group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, inputs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, outputs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, input_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, output_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, reduces: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
 
@@ -146,7 +148,7 @@ class CollectivePart:
 
     @property
     def label(self) -> str:
-        """The kind in words for people, such as "all-reduce"."""
+        """The kind as people write it, such as "all-reduce"."""
 
     @property
     def sums(self) -> bool:
@@ -192,10 +194,10 @@ class CollectivePart:
 
 class Collective:
     """
-    Which NPU holds which chunk before, and which must have it after.
+    The chunks that each NPU holds at the start, and those that it must hold at the end.
 
     Made by the functions of tacos.collective. Named collectives are stored symbolically; the
-    pre- and postcondition columns are generated when asked for.
+    pre- and postcondition columns are generated on demand.
     """
 
     def __init__(self, npus: int, parts: Sequence[CollectivePart]) -> None: ...
@@ -218,7 +220,7 @@ class Collective:
 
     @property
     def label(self) -> str:
-        """The kind in words for people, such as "all-reduce"."""
+        """The kind as people write it, such as "all-reduce"."""
 
     @property
     def chunks(self) -> int:
@@ -233,10 +235,10 @@ class Collective:
         """busbw / algbw as in nccl-tests; 0 where undefined."""
 
     def with_chunks(self, chunks: int) -> Collective:
-        """The same with every open chunk count set."""
+        """Return the same collective with all unset chunk counts set."""
 
     def resized(self, size_bytes: int) -> Collective:
-        """The same with all sizes in proportion to this one, rounded up."""
+        """Return the same collective scaled to this size; sizes are rounded up."""
 
     def chunk_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """Size of every chunk in bytes."""
@@ -245,20 +247,20 @@ class Collective:
         """Whether the chunk's value is the sum of its inputs."""
 
     def inputs(self, chunk: int) -> list[int]:
-        """NPUs that hold the chunk (or a contribution to it) before."""
+        """NPUs that hold the chunk, or a contribution to it, at the start."""
 
     def outputs(self, chunk: int) -> list[int]:
-        """NPUs that must have the chunk after."""
+        """NPUs that must hold the chunk at the end."""
 
     def precondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
-        """Columns (chunk, NPU): which NPU holds which chunk before."""
+        """Columns (chunk, NPU): the chunks that each NPU holds at the start."""
 
     def postcondition(self) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int32]]:
-        """Columns (chunk, NPU): which NPU must have which chunk after."""
+        """Columns (chunk, NPU): the chunks that each NPU must hold at the end."""
 
     def reversed(self) -> Collective:
         """
-        Inputs and outputs exchanged: all-gather <-> reduce-scatter, and so on.
+        Return the collective with inputs and outputs exchanged: all-gather <-> reduce-scatter, and so on.
         """
 
     def __eq__(self, other: object | None) -> bool: ...
@@ -296,10 +298,10 @@ class Routes:
     def links(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
     def sources(self, route: int) -> list[int]:
-        """Nodes where the route begins."""
+        """Nodes at which the route begins."""
 
     def destinations(self, route: int) -> list[int]:
-        """Nodes where the route ends."""
+        """Nodes at which the route ends."""
 
     def __reduce__(self) -> tuple[Any, ...]: ...
 
@@ -327,9 +329,9 @@ class Schedule:
 
     def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, given_away: bool = False) -> None:
         """
-        Checks that the columns fit together.
+        Check that the columns are consistent.
 
-        Columns must have the types that the properties of the same names have: nothing is converted.
+        Columns must have the same types as the properties of the same names; nothing is converted.
         With given_away=True, `chunk` and `start` are used without copying; do not write to them.
         """
 
@@ -382,11 +384,11 @@ class Schedule:
 
     @property
     def node_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Where each generator takes each node, generator-major."""
+        """Image of each node under each generator, generator by generator."""
 
     @property
     def link_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Where each generator takes each link, generator-major."""
+        """Image of each link under each generator, generator by generator."""
 
     @property
     def transfers(self) -> int:
@@ -394,7 +396,7 @@ class Schedule:
 
     @property
     def stored_transfers(self) -> int:
-        """Number of transfers stored: an orbit stores its representatives."""
+        """Number of stored transfers; an orbit stores only its representatives."""
 
     @property
     def memory_bytes(self) -> int:
@@ -406,11 +408,11 @@ class Schedule:
 
     @property
     def time_ps(self) -> int:
-        """When the last chunk has arrived, in picoseconds."""
+        """Arrival of the last chunk in picoseconds."""
 
     @property
     def time_s(self) -> float:
-        """When the last chunk has arrived, in seconds."""
+        """Arrival of the last chunk in seconds."""
 
     @property
     def algbw_Bps(self) -> float:
@@ -431,7 +433,7 @@ class Schedule:
         """How the schedule was made: engine, seed, options, bound."""
 
     def with_provenance(self, provenance: dict[str, Any]) -> Schedule:
-        """The same schedule with another account of how it was made."""
+        """Return the same schedule with a different provenance."""
 
     @property
     def engine(self) -> str:
@@ -440,14 +442,12 @@ class Schedule:
     @property
     def bound_ps(self) -> int | None:
         """
-        A time that no schedule of this problem beats, in picoseconds; None: not computed.
+        Lower bound on the time of any schedule of this problem, in picoseconds; None: not computed.
         """
 
     @property
     def consistent(self) -> bool:
-        """
-        False where it is known that NPUs may end with different bits of a sum.
-        """
+        """False if NPUs are known to end with different bits of a sum."""
 
     @property
     def cut_short(self) -> bool:
@@ -461,7 +461,7 @@ class Schedule:
 
     @property
     def rejected(self) -> list[str]:
-        """What was wrong with other answers of the search, a sentence each."""
+        """Why the search rejected other answers, one sentence each."""
 
     @property
     def name(self) -> str:
@@ -493,7 +493,7 @@ class Schedule:
 
     def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None, rejected: Sequence[str] | None = None, name: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None) -> Schedule:
         """
-        The same schedule with other values of these fields; None leaves a field as it is.
+        Return the same schedule with other values of these fields; None keeps a field.
         """
 
     def rows(self, *, npu: int | str | None = None, link: int | str | tuple[int | str, int | str] | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
@@ -501,8 +501,8 @@ class Schedule:
         Transfers as columns ordered by start: all, one NPU's, or one link's.
 
         An NPU is a number or a name, a link a number or a pair of nodes.
-        Of an orbit, all are the stored ones. One NPU's or one link's are those of the whole schedule; their
-        `transfer` and `route` name what is stored, of which they are images.
+        Without an NPU and a link, an orbit returns its stored transfers. The rows of an NPU or a link are those
+        of the whole schedule; their `transfer` and `route` name the stored ones that they are images of.
         """
 
     def to_pandas(self) -> Any:
@@ -517,12 +517,12 @@ class Schedule:
         """
         The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
-        Polars, DuckDB and others take the schedule itself, without a copy and without pyarrow.
+        Polars, DuckDB and others accept the schedule itself, without a copy and without pyarrow.
         """
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """
-        The transfers for any library that knows Arrow, by the Arrow PyCapsule interface.
+        The transfers for any library that supports the Arrow PyCapsule interface.
         """
 
     def link_bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -533,24 +533,22 @@ class Schedule:
 
     def dependencies(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
         """
-        Columns (begin, writer): transfer t reads what writer[begin[t]:begin[t + 1]] wrote.
+        Columns (begin, writer): transfer t reads the data that transfers writer[begin[t]:begin[t + 1]] wrote.
 
         Each reader of a sum of n arrivals lists all n of them.
         """
 
     def expand(self) -> Schedule:
-        """
-        The packed form with all transfers; see expanded_bytes for what it takes.
-        """
+        """Return the packed form with all transfers; expanded_bytes is its size."""
 
     def reverse(self, progress: object | None = None) -> Schedule:
         """
-        The reversed collective on the reversed topology, in the opposite order, retimed.
+        Return a schedule of the reversed collective on the reversed topology: the same transfers backwards.
         """
 
     def then(self, second: Schedule, collective: Collective, progress: object | None = None) -> Schedule:
         """
-        This schedule, then `second`, each chunk as soon as it is ready: for `collective`.
+        Return this schedule followed by `second`, for `collective`; each chunk continues as soon as it is ready.
         """
 
     def __eq__(self, other: object | None) -> bool:
@@ -565,25 +563,25 @@ class Schedule:
 def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None, as_listed: bool | None = None) -> Schedule:
     """
     Earliest start times of an ordered list of transfers; see tacos.schedule.retime. `as_listed`
-    insists on one sweep over the list (True) or on the event loop (False).
+    forces one sweep over the list (True) or the event loop (False).
     """
 
 def synthesize_symmetric(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    Solves a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
+    Solve a collective for one NPU of a symmetric network; see tacos.synth.symmetric.
     """
 
 def translations(topology: Topology) -> tuple[list[int], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
     """
-    The moves by one along each dimension: orders, node_image and link_image of a schedule.
+    The translations by one along each dimension: orders, node_image and link_image of a schedule.
     """
 
 class Violation:
-    """One way in which a schedule, a program or a workload is wrong."""
+    """One error in a schedule, a program or a workload."""
 
     @property
     def rule(self) -> str:
-        """Which of the rules listed at tacos.verify."""
+        """The violated rule, as listed at tacos.verify."""
 
     @property
     def transfer(self) -> int:
@@ -591,7 +589,7 @@ class Violation:
 
     @property
     def time_ps(self) -> int:
-        """When in picoseconds, or -1."""
+        """Time in picoseconds, or -1."""
 
     @property
     def chunk(self) -> int:
@@ -603,20 +601,20 @@ class Violation:
 
     @property
     def message(self) -> str:
-        """What is wrong, in a sentence."""
+        """One sentence that says what is wrong."""
 
     def __repr__(self) -> str: ...
 
 class VerifyReport:
-    """What the verifier found."""
+    """The result of the verifier."""
 
     @property
     def checked(self) -> int:
-        """Stored transfers, or steps, that were checked."""
+        """Number of stored transfers, or steps, that were checked."""
 
     @property
     def found(self) -> int:
-        """Number of violations, also beyond the limit."""
+        """Number of violations, including those beyond the limit."""
 
     @property
     def violations(self) -> list[Violation]:
@@ -628,46 +626,46 @@ class VerifyReport:
 
     @property
     def difference(self) -> str:
-        """Two NPUs that do not, in a sentence, or nothing."""
+        """A sentence that names two NPUs which do not, or an empty string."""
 
 def verify(schedule: Schedule, *, allow_unneeded: bool = False, limit: int = 100, threads: int = 0, block_transfers: int = 0, progress: object | None = None) -> VerifyReport:
-    """Checks a schedule; see tacos.verify."""
+    """Check a schedule; see tacos.verify."""
 
 def verify_program(program: Program, *, limit: int = 100, progress: object | None = None) -> VerifyReport:
-    """Checks a program; see tacos.verify."""
+    """Check a program; see tacos.verify."""
 
 def verify_workload(workload: Workload, *, limit: int = 100) -> VerifyReport:
-    """Checks a workload; see tacos.verify."""
+    """Check a workload; see tacos.verify."""
 
 class Bottleneck:
-    """A set of nodes and what must pass its links."""
+    """A set of nodes and the bytes that must cross its boundary."""
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes of the set, or of the first of several."""
+        """The nodes of the set; of several sets, those of the first."""
 
     @property
     def leaving(self) -> bool:
-        """Whether the links out of it bind, or those into it."""
+        """Whether its outgoing links are the limit, or its incoming links."""
 
     @property
     def sets(self) -> int:
-        """How many disjoint sets of its kind bind together."""
+        """Number of disjoint sets of this kind that limit the time together."""
 
     @property
     def bytes(self) -> float:
-        """What must pass."""
+        """Bytes that must pass."""
 
     @property
     def links(self) -> int:
-        """How many links there are."""
+        """Number of these links."""
 
     @property
     def bandwidth_Bps(self) -> float:
-        """Their joint bandwidth."""
+        """Total bandwidth of these links."""
 
 class BoundReport:
-    """What the search for a bound found."""
+    """The result of a search for lower bounds."""
 
     @property
     def time_ps(self) -> int:
@@ -679,39 +677,41 @@ class BoundReport:
 
     @property
     def src(self) -> int:
-        """Where that path begins, or -1."""
+        """Start of that path, or -1."""
 
     @property
     def dst(self) -> int:
-        """Where that path ends, or -1."""
+        """End of that path, or -1."""
 
     @property
     def all_distances(self) -> bool:
-        """Whether every distance was measured."""
+        """Whether all distances were computed."""
 
     @property
     def bandwidth_s(self) -> float:
-        """The narrowest cut, as a fluid."""
+        """Time of the narrowest cut for a fluid, without latencies and chunks."""
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """The narrowest cut; no nodes: none."""
+        """The narrowest cut; without nodes if there is none."""
 
     @property
     def timed_ps(self) -> int:
-        """The bound of latencies and bandwidths together."""
+        """The bound by latencies and bandwidths together."""
 
     @property
     def timed_nodes(self) -> list[int]:
-        """Around these nodes."""
+        """The nodes of the cut of that bound."""
 
     @property
     def timed_leaving(self) -> bool:
-        """Whether out of them, or into them."""
+        """
+        Whether the links out of these nodes are the limit, or those into them.
+        """
 
     @property
     def in_chunks(self) -> bool:
-        """Whether whole chunks make the time."""
+        """Whether the bound counts whole chunks."""
 
     @property
     def all_cuts(self) -> bool:
@@ -719,11 +719,11 @@ class BoundReport:
 
     @property
     def lines(self) -> bool:
-        """Whether all pairs were weighed along the dimensions."""
+        """Whether traffic between all pairs was counted along the dimensions."""
 
     @property
     def line_s(self) -> float:
-        """What all pairs need in the fullest dimension."""
+        """Time for all pairs in the busiest dimension."""
 
     @property
     def line(self) -> int:
@@ -731,7 +731,7 @@ class BoundReport:
 
     @property
     def even_lines(self) -> bool:
-        """Whether each has links of one speed."""
+        """Whether all links of each dimension have one speed."""
 
     @property
     def two_halves(self) -> bool:
@@ -744,30 +744,30 @@ def bound(topology: Topology, collective: Collective, progress: object | None = 
 
 def distance_sum(topology: Topology, collective: Collective, length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> float:
     """
-    Bytes times distance of all pairs that have something to send, by lengths of the links.
+    Sum of bytes times distance over all pairs, for given lengths of the links.
     """
 
 def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None, in_turn: bool | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """
-    Runs a packed schedule over routes, one per lane; see tacos.simulate.
+    Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
-    Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in parts of 2**20; 0 is down.
-    `in_turn` insists on one sweep where nothing is recorded (True) or on the event loop (False).
+    Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
+    down. `in_turn` forces one sweep, without a record (True), or the event loop (False).
     """
 
 def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:
     """
-    What simulate returns without a record, if a run without disturbances goes exactly as the schedule says and this is quick to see; else None.
+    The result of simulate without a record, if a quick check shows that an undisturbed run equals the schedule; otherwise None.
     """
 
 def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
-    """Runs a program thread by thread; see tacos.simulate."""
+    """Simulate a program thread by thread; see tacos.simulate."""
 
 def lower_paced(schedule: Schedule, *, in_place: bool = False, limit: int | None = None, progress: object | None = None) -> tuple[Program, int, int, int]:
     """
     The program of a schedule with the window that runs fastest, that window, and the program's times
-    with links that serve first come, first served, and with shared links (-1: not run). Where none is
-    below the limit, both are a time that is not.
+    with links that serve first come, first served, and with shared links (-1: not run). If no window is
+    below the limit, both times are at or above it.
     """
 
 def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
@@ -777,35 +777,35 @@ def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
 
 class OrderProblem:
     """
-    Messages between places, and what they cost between hosts; see tacos.reorder.
+    Messages between places, and their costs between hosts; see tacos.reorder.
     """
 
     def __init__(self, hosts: int, *, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], term_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], size_class: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ring: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], latency_counts: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], latency: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], route_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], route_links: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bytes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> None: ...
 
     def cost(self, order: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
-        """Picoseconds of an order."""
+        """Cost of an order in picoseconds."""
 
     def exact(self, start: numpy.typing.NDArray[numpy.int32], *, fixed: bool, nodes: int, progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int32], int, bool]:
         """The cheapest order, its cost, and whether that is proven."""
 
     def place_search(self, pair: Sequence[numpy.typing.NDArray[numpy.int64]], start: numpy.typing.NDArray[numpy.int32], *, seed: int, work: int, progress: object | None = None) -> numpy.typing.NDArray[numpy.int32]:
-        """A cheaper order by swaps of two hosts."""
+        """A cheaper order, by swaps of two hosts."""
 
 def tour_search(hop: numpy.typing.NDArray[numpy.int64], start: numpy.typing.NDArray[numpy.int32], *, seed: int, work: int, progress: object | None = None) -> numpy.typing.NDArray[numpy.int32]:
     """A short closed tour, by local search."""
 
 def one_tree_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], hosts: int, *, upper: int, rounds: int, progress: object | None = None) -> float:
-    """No closed tour is shorter: one-trees with prices."""
+    """A lower bound on the length of closed tours, by one-trees with prices."""
 
 def assignment_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], hosts: int, *, progress: object | None = None) -> int:
-    """No closed tour is shorter: one successor for each host."""
+    """A lower bound on the length of closed tours, by linear assignment."""
 
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
-    """A schedule of a collective that sums nothing; see tacos.synth.greedy."""
+    """A schedule of a collective without sums; see tacos.synth.greedy."""
 
 def balanced(collective: Collective, routes: Routes, *, hop: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], box: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], least_s: float, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    Messages between pairs by relays of their boxes; see tacos.synth.balanced.
+    A schedule of messages between pairs, through relays in their boxes; see tacos.synth.balanced.
     """
 
 def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], member_begin: numpy.typing.NDArray[numpy.int64], members: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[Routes, numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
@@ -815,7 +815,7 @@ def multitree(topology: Topology, roots: numpy.typing.NDArray[numpy.int32], memb
 
 def lay_out_trees(parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], place: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], routes: Routes, weight: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, fixed_root: bool, trials: int, progress: object | None = None) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
     """
-    Ranks for the places of trees such that their edges share few links; see tacos.synth.baselines.trees.
+    An assignment of ranks to the places of trees whose edges share few links; see tacos.synth.baselines.trees.
     """
 
 def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
@@ -824,11 +824,11 @@ def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, pr
     """
 
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
-    """Whether greedy goes step by step, at 9 bytes per transfer."""
+    """Whether greedy works step by step, with 9 bytes per transfer."""
 
 def greedy_step_problem(topology: Topology, collective: Collective, seed: int = 0) -> dict[str, Any]:
     """
-    What the step-by-step matching reads, as flat columns; see cpp/synth/greedy_steps.hpp.
+    The input of the step-by-step matching, as flat columns; see cpp/synth/greedy_steps.hpp.
     """
 
 class Forest:
@@ -839,11 +839,11 @@ class Forest:
 
     @property
     def root(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Of each tree."""
+        """Root of each tree."""
 
     @property
     def weight(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Of each tree."""
+        """Weight of each tree."""
 
     @property
     def hop_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -851,7 +851,9 @@ class Forest:
 
     @property
     def hop(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """The routes of all trees, each into a node before those out of it."""
+        """
+        The routes of all trees; the route into a node precedes those out of it.
+        """
 
     @property
     def depth(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
@@ -860,7 +862,7 @@ class Forest:
     @property
     def node_image(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
         """
-        Where each generator of the symmetry takes the nodes; empty without one.
+        Image of each node under each generator of the symmetry; empty without one.
         """
 
     @property
@@ -868,7 +870,7 @@ class Forest:
 
     @property
     def demand_weight(self) -> int:
-        """What the trees of a root with a demand of 1 weigh together."""
+        """Total weight of the trees of a root with a demand of 1."""
 
     @property
     def unit_Bps(self) -> int: ...
@@ -881,11 +883,11 @@ class Forest:
 
     @property
     def rate(self) -> float:
-        """Below 1 where the trees miss what the cuts allow."""
+        """Share of the rate that the cuts allow; below 1 if the trees miss it."""
 
     @property
     def tolerance(self) -> float:
-        """By which bandwidths were rounded down."""
+        """Relative error by which bandwidths were rounded down."""
 
 def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], slack: float = 0.0, progress: object | None = None) -> Forest:
     """
@@ -894,12 +896,12 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
 
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
-    Trees of which each link stands for a path of another network; see tacos.synth.forest.logical.
+    Trees whose links are replaced by paths of another network; see tacos.synth.forest.logical.
     """
 
 def schedule_forest(forest: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    Chunks from their holders down the trees of a forest; see tacos.synth.forest.
+    A schedule that sends chunks from their holders down the trees; see tacos.synth.forest.
     """
 
 def pack_two_way(topology: Topology, members: numpy.typing.NDArray[numpy.int32], count: int, progress: object | None = None) -> tuple[Forest, Forest] | None:
@@ -907,7 +909,7 @@ def pack_two_way(topology: Topology, members: numpy.typing.NDArray[numpy.int32],
 
 def schedule_all_reduce(up: Forest, down: Forest, holder: numpy.typing.NDArray[numpy.int32], collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    Sums up to their holders, results down from them; see tacos.synth.forest.
+    A schedule that sends sums up to their holders and results down; see tacos.synth.forest.
     """
 
 def team_exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32], team: int, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
@@ -917,37 +919,38 @@ def team_exchange(topology: Topology, members: numpy.typing.NDArray[numpy.int32]
 
 def pack_orbits(topology: Topology, progress: object | None = None) -> Forest | None:
     """
-    Some NPUs' trees, of which the others' are images; see tacos.synth.forest.
+    The trees of some NPUs; those of the others are images of them; see tacos.synth.forest.
     """
 
 def schedule_orbits(topology: Topology, collective: Collective, forward: Forest | None = None, backward: Forest | None = None, provenance: str = '{}', progress: object | None = None) -> Schedule | None:
     """
-    A schedule of some NPUs' trees and their images; see tacos.synth.forest.
+    A schedule from the trees of some NPUs and their images; see tacos.synth.forest.
     """
 
 def all_alike(topology: Topology) -> bool:
     """
-    Whether moving all NPUs along the dimensions changes nothing, and moves every link.
+    Whether translations along the dimensions map the network to itself and move every link.
     """
 
 class Program:
     """
     A collective algorithm as the ranks run it.
 
-    Ranks have threads, threads have steps over slots of an input, an output and a scratch buffer; no
-    bytes, no times. Made by tacos.lower and tacos.load, immutable; the columns are read-only NumPy arrays.
+    Ranks have threads, and threads have steps, which move slots of an input, an output and a scratch
+    buffer. A program has no sizes and no times. tacos.lower and tacos.load make programs. They are
+    immutable; the columns are read-only NumPy arrays.
     """
 
     def __init__(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], comes_from: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dep: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', size_bytes: int = 0, part_bytes: Sequence[int] = [], window: int = 0, engine: str = '', name: str = '', format: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, either_place: bool = False) -> None:
         """
-        Checks that the columns fit together.
+        Check that the columns are consistent.
 
-        Columns must have the types that the properties of the same names have: nothing is converted.
+        Columns must have the same types as the properties of the same names; nothing is converted.
         """
 
     @property
     def collective(self) -> Collective:
-        """What the program achieves; its sizes are proportions."""
+        """The program's collective; only the proportions of its sizes matter."""
 
     @property
     def in_place(self) -> bool:
@@ -991,7 +994,7 @@ class Program:
 
     @property
     def op(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """What each step does: an index into STEP_OPS."""
+        """Operation of each step: an index into STEP_OPS."""
 
     @property
     def src_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
@@ -1029,7 +1032,7 @@ class Program:
 
     @property
     def dep(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Steps of the same rank that must be complete before."""
+        """Steps of the same rank that must be complete first."""
 
     def input_chunks(self, rank: int) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
         """The chunk in each slot of a rank's input buffer."""
@@ -1038,30 +1041,34 @@ class Program:
         """The chunk that each slot of a rank's output buffer must end with."""
 
     def describe(self, step: int) -> str:
-        """Where a step stands, in words."""
+        """Rank, thread and number of a step, for messages."""
 
     @property
     def provenance(self) -> dict[str, Any]:
         """Name, protocol, limits, and how the program was made."""
 
     def with_provenance(self, provenance: dict[str, Any]) -> Program:
-        """The same program with another account of how it was made."""
+        """Return the same program with a different provenance."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of the collective before it was counted in chunks; 0: unknown."""
+        """Original size of the collective in bytes; 0: unknown."""
 
     @property
     def part_bytes(self) -> list[int]:
-        """Sizes of the parts, where there are several and they are known."""
+        """Sizes of the parts, if there are several and they are known."""
 
     @property
     def window(self) -> int:
-        """Messages of a rank that cross a limiting link at once; 0: any number."""
+        """
+        Most messages of a rank that cross a limiting link at once; 0: any number.
+        """
 
     @property
     def engine(self) -> str:
-        """Engine that made the schedule it was lowered from, or an empty string."""
+        """
+        Engine of the schedule that the program was lowered from, or an empty string.
+        """
 
     @property
     def name(self) -> str:
@@ -1093,15 +1100,17 @@ class Program:
 
     @property
     def either_place(self) -> bool:
-        """Whether the file is for calls in place and out of place."""
+        """Whether the file is for calls both in place and out of place."""
 
     def with_facts(self, *, size_bytes: int | None = None, part_bytes: Sequence[int] | None = None, window: int | None = None, engine: str | None = None, name: str | None = None, format: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None, either_place: bool | None = None) -> Program:
         """
-        The same program with other values of these fields; None leaves a field as it is.
+        Return the same program with other values of these fields; None keeps a field.
         """
 
     def with_in_place(self, in_place: bool) -> Program:
-        """The same steps, with the input and the output in one memory or not."""
+        """
+        Return the same steps with input and output in the same memory, or in different memory.
+        """
 
     def __eq__(self, other: object | None) -> bool:
         """Equal collective, threads and steps; provenance may differ."""
@@ -1120,18 +1129,18 @@ def lift(program: Program, topology: Topology, size_bytes: int, *, provenance: s
 
 class Workload:
     """
-    What each rank does: nodes that wait for one another.
+    The computations, messages and memory accesses of each rank, with their dependencies.
 
-    One row per node, ordered by rank. Made by the functions of tacos.workload, immutable afterwards; the
-    columns are read-only NumPy arrays.
+    One row per node, ordered by rank. The functions of tacos.workload make workloads. They are immutable;
+    the columns are read-only NumPy arrays.
     """
 
     def __init__(self, *, npus: int, rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tag: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, duration_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, flops: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, comm: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, id: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, on_cpu: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dims: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, name: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, dep: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, groups: Sequence[tuple[int, Sequence[int]]] = [], names: Sequence[str] = []) -> None:
         """
-        Checks that the columns fit together.
+        Check that the columns are consistent.
 
-        Columns must have the types that the properties of the same names have: nothing is converted. Columns
-        that are left out have their defaults; tacos.workload.from_nodes converts, spreads and sorts.
+        Columns must have the same types as the properties of the same names; nothing is converted. Omitted
+        columns have defaults; tacos.workload.from_nodes converts, broadcasts and sorts.
         """
 
     @property
@@ -1157,7 +1166,7 @@ class Workload:
     @property
     def bytes(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """
-        Size of a message or collective, or what a comp, load or store moves in memory.
+        Size of a message or collective, or the bytes that a comp, load or store moves in memory.
         """
 
     @property
@@ -1166,11 +1175,11 @@ class Workload:
 
     @property
     def duration_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Duration of a comp in picoseconds; 0 where it is not known."""
+        """Duration of a comp in picoseconds; 0 if unknown."""
 
     @property
     def flops(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Floating-point operations of a comp; 0 where they are not known."""
+        """Floating-point operations of a comp; 0 if unknown."""
 
     @property
     def comm(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
@@ -1182,7 +1191,7 @@ class Workload:
 
     @property
     def on_cpu(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """1 for a comp that leaves the NPU free."""
+        """1 for a comp that does not occupy the NPU."""
 
     @property
     def group(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
@@ -1202,7 +1211,7 @@ class Workload:
 
     @property
     def dep_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each node's dependencies begin in `dep`, then their number."""
+        """Offset of each node's dependencies in `dep`, then their number."""
 
     @property
     def dep(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -1217,7 +1226,7 @@ class Workload:
         """The distinct names of nodes."""
 
     def rows(self) -> dict[str, numpy.typing.NDArray[Any]]:
-        """All columns but the dependencies, by name."""
+        """All columns except the dependencies, by name."""
 
     def to_pandas(self) -> Any:
         """
@@ -1230,16 +1239,14 @@ class Workload:
         """
         The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
-        Polars, DuckDB and others take the workload itself, without a copy and without pyarrow.
+        Polars, DuckDB and others accept the workload itself, without a copy and without pyarrow.
         """
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """
-        The nodes for any library that knows Arrow, by the Arrow PyCapsule interface.
-        """
+        """The nodes for any library that supports the Arrow PyCapsule interface."""
 
     def describe(self, row: int) -> str:
-        """A node in words, as messages name it."""
+        """A node in words, for messages."""
 
     def __eq__(self, other: object | None) -> bool:
         """Equal ranks, nodes, groups and names."""
@@ -1251,7 +1258,7 @@ class Workload:
     def __repr__(self) -> str: ...
 
 class ProgramNodes:
-    """The nodes of a program, and which step each belongs to."""
+    """The nodes of a program, and the step that each belongs to."""
 
     @property
     def program(self) -> Program:
@@ -1259,7 +1266,7 @@ class ProgramNodes:
 
     @property
     def workload(self) -> Workload:
-        """The nodes that carry it out."""
+        """The nodes that carry out the program."""
 
 def program_nodes(program: Program, chunk_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, reduce_Bps: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> ProgramNodes:
     """
@@ -1272,7 +1279,9 @@ def chakra_file(workload: Workload, rank: int) -> bytes:
     """The Chakra trace of a rank."""
 
 def chakra_program_file(nodes: ProgramNodes, rank: int, about: str) -> bytes:
-    """The same, with the steps of the program and a note in the metadata."""
+    """
+    The Chakra trace of a rank, with the steps of the program and a note in the metadata.
+    """
 
 class ChakraTraces:
     """Chakra traces as columns: one row per node, by rank."""
@@ -1280,14 +1289,14 @@ class ChakraTraces:
     def __init__(self, chain_streams: bool = True) -> None: ...
 
     def add(self, file: bytes) -> None:
-        """Take in the trace of the next rank."""
+        """Read the trace of the next rank."""
 
     def check_peers(self) -> None:
         """Refuse messages with a rank that has no trace."""
 
     @property
     def is_program(self) -> bool:
-        """Whether the traces are an algorithm, not a workload."""
+        """Whether the traces are an algorithm and not a workload."""
 
     @property
     def ranks(self) -> int: ...
@@ -1297,29 +1306,27 @@ class ChakraTraces:
 
     @property
     def about(self) -> list[bytes]:
-        """What tacos noted in each rank's metadata."""
+        """The note of tacos in each rank's metadata."""
 
     @property
     def rank(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
     @property
     def group_names(self) -> list[bytes]:
-        """Groups that nodes name by other texts than numbers."""
+        """Names of groups that are not numbers."""
 
     @property
     def process_groups(self) -> list[bytes]:
-        """What metadata nodes say."""
+        """The texts of metadata nodes."""
 
     def workload(self, groups: Sequence[tuple[int, Sequence[int]]], named: Sequence[int]) -> Workload:
-        """
-        All nodes, which move into the workload: the traces are empty afterwards.
-        """
+        """Move all nodes into a workload; the traces are empty afterwards."""
 
     def restored(self, *, collective: Collective, in_place: bool, scratch_slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], thread_rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], send_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], recv_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str) -> Program:
         """The program that tacos wrote."""
 
     def derived(self, provenance: str) -> Program:
-        """A program of the messages that the traces speak of."""
+        """A program of the messages in the traces."""
 
 def astra_simulate(topology: Topology, dims: Sequence[tuple[int, int, int, int]], aware: bool, workload: Workload, algorithms: Sequence[Workload], algorithm_of: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, endpoint_delay_ns: int, memory_Bps: int, splits: int, active_chunks: int, queues: int, policy: str, local_bandwidth_aware: bool, rendezvous: bool, implementations: Sequence[Sequence[str]], roofline: bool, peak_flops: float, replay_only: bool, remote: tuple[str, int, int, int, int], record: bool, progress: object | None = None) -> dict[str, Any]:
     """ASTRA-sim's analytical simulation; see tacos.simulate.astra."""
@@ -1331,7 +1338,7 @@ def hash_set_order(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), or
 
 def pack(program: Program, *, channels: int, fusing_channels: int, steps: int, count: int, peers: int = 32, few_threads: bool = False, unit: int = 0, progress: object | None = None) -> Program:
     """
-    The same algorithm in fewer, larger steps: neighbours together, receives fused with sends.
+    The same algorithm in fewer, larger steps: neighbours merged, receives fused with sends.
     """
 
 def keep_order(program: Program, *, channels: int, steps: int, peers: int, awaited: int = 2147483647, join: bool = False) -> Program:
@@ -1341,7 +1348,7 @@ def keep_order(program: Program, *, channels: int, steps: int, peers: int, await
 
 def stuck(program: Program, depth: int) -> int:
     """
-    Some step that never runs if a connection holds at most `depth` messages, or -1.
+    A step that never runs if a connection holds at most `depth` messages, or -1.
     """
 
 def read_mscclpp(gpus: bytes, *, collective: str, in_place: bool, provenance: str) -> Program:
@@ -1359,7 +1366,7 @@ MSCCLPP_MOST_SEMAPHORES_PER_OP: int = 16
 
 def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32], begin_ps: numpy.typing.NDArray[numpy.int64], end_ps: numpy.typing.NDArray[numpy.int64], transfer: numpy.typing.NDArray[numpy.int32], arrival_npu: numpy.typing.NDArray[numpy.int32], arrival_ps: numpy.typing.NDArray[numpy.int64], arrival_bytes: numpy.typing.NDArray[numpy.int64], arrival_transfer: numpy.typing.NDArray[numpy.int32], cause: numpy.typing.NDArray[numpy.int32], chunk: numpy.typing.NDArray[numpy.uint32], counters: list[tuple[str, str, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]], about: str, sink: Callable[[bytes], object], progress: object | None = None) -> None:
     """
-    Writes a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
+    Write a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
 def run_job(routes: Routes, *, rank: numpy.typing.NDArray[numpy.int32], kind: numpy.typing.NDArray[numpy.uint8], duration_ps: numpy.typing.NDArray[numpy.int64], message: numpy.typing.NDArray[numpy.int32], dep_begin: numpy.typing.NDArray[numpy.int64], dep: numpy.typing.NDArray[numpy.int64], bytes: numpy.typing.NDArray[numpy.int64], connection: numpy.typing.NDArray[numpy.int32], connection_route: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
@@ -1405,14 +1412,14 @@ def pipeline(rule: int, stages: int, chunks: int, microbatches: int, blocking: b
 
 class RankExecutor:
     """
-    One rank's share of a program, and the state of the call that runs.
+    One rank's share of a program, and the state of the current call.
 
     Endpoint.run drives it over TCP. Another driver calls start, carries out the sends and receives that
     ready() lists, and reports them with sent() and received() until finished.
     """
 
     def __init__(self, program: Program, rank: int) -> None:
-        """Compiles the share of a rank."""
+        """Compile the share of a rank."""
 
     @property
     def rank(self) -> int:
@@ -1432,54 +1439,56 @@ class RankExecutor:
 
     def buffer_elements(self, count: int) -> tuple[int, int]:
         """
-        Elements of the input and the output buffer of this rank, for a whole of count.
+        Elements of this rank's input and output buffers, for a collective of count elements.
         """
 
     def start(self, source: int, target: int, count: int, dtype: str, op: str) -> None:
-        """Begins a call on the memory at these addresses."""
+        """Begin a call on the memory at these addresses."""
 
     def ready(self) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]]:
         """
-        What has to be carried out and was not listed before, as columns:
+        The messages to carry that were not listed before, as columns:
         receives (1) or sends (0), step, peer, channel, tag, bytes.
         """
 
     def outgoing(self, step: int) -> list[tuple[int, int]]:
-        """The pieces of memory (address, bytes) that a step sends."""
+        """The memory ranges (address, bytes) that a step sends."""
 
     def reduces(self, step: int) -> bool:
         """
-        Whether what arrives for a step is added to something, and must be given to take().
+        Whether data that arrive for a step are added up, and must be passed to take().
         """
 
     def incoming(self, step: int) -> list[tuple[int, int]]:
         """
-        The pieces of memory (address, bytes) that take in the data of a step that does not reduce.
+        The memory ranges (address, bytes) for the data of a step that does not reduce.
         """
 
     def take(self, step: int, data: int, bytes: int) -> None:
-        """Stores or adds what arrived for a step: whole elements, in order."""
+        """Store or add data that arrived for a step: whole elements, in order."""
 
     def sent(self, step: int) -> None:
-        """Reports that all a step sends has left."""
+        """Report that all data of a step were sent."""
 
     def received(self, step: int) -> None:
         """
-        Reports that all a step takes in was given to take(), or stored where incoming() says.
+        Report that all data of a step were passed to take() or stored at incoming().
         """
 
     def stored(self, peer: int) -> None:
-        """Reports that a peer has stored what a put sent to it."""
+        """Report that a peer has stored the data of a put."""
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The rank that each started step waits for, and in words what for."""
+        """The rank that each started step waits for, and the reason in words."""
 
     @property
     def finished(self) -> bool:
         """Whether all steps are complete."""
 
     def finish(self) -> None:
-        """Ends a call: averages, and copies back what was kept elsewhere."""
+        """
+        End a call: divide averages, and copy results back to the caller's buffers.
+        """
 
 class LinkWatch:
     """The speed of one link, message by message."""
@@ -1488,16 +1497,16 @@ class LinkWatch:
 
     def expect(self, rate: float, known: bool) -> None:
         """
-        What to expect, in bytes per second; known: and more would be news, else it is the least.
+        Set the expected speed in bytes per second and reset the watch. known: report a higher speed too; otherwise it is the least speed.
         """
 
     def add(self, algorithm: int, bytes: float, seconds: float, now: float) -> bool:
         """
-        So many bytes came within some seconds, until now; returns whether the state has changed.
+        Record that bytes took some seconds, until now; return whether the state has changed.
         """
 
     def doubt(self) -> None:
-        """A message was there before anybody looked: a trend must begin anew."""
+        """Restart the trend: a message had arrived before the rank looked."""
 
     @property
     def state(self) -> str:
@@ -1505,69 +1514,67 @@ class LinkWatch:
 
     @property
     def rate(self) -> float:
-        """Of the latest messages, in bytes per second."""
+        """Speed of the latest messages, in bytes per second."""
 
     @property
     def usual(self) -> float:
-        """What they are compared with; 0: not known yet."""
+        """The speed to compare with; 0: not known yet."""
 
 class RankWatch:
-    """Time that ranks are away from calls."""
+    """Time that ranks spend outside of calls."""
 
     def __init__(self) -> None: ...
 
     def start(self, away: float, now: float) -> None:
         """
-        Notes how many seconds this rank was away before the call that starts now.
+        Record how many seconds this rank was outside of calls before the call that starts now.
         """
 
     def hear(self, peer: int, away: float) -> None:
-        """A peer says the same of itself."""
+        """Record the same for a peer, as it reported."""
 
     def judge(self, now: float) -> bool:
         """
-        At the end of a call: whether a peer has become slow, or is slow no more.
+        At the end of a call: return whether a peer has become slow or has recovered.
         """
 
     @property
     def slow(self) -> list[int]:
-        """The peers that others wait for."""
+        """The slow ranks, which others wait for."""
 
 class Endpoint:
     """A rank's TCP connections, and the calls that run over them."""
 
     def __init__(self, rank: int, size: int, timeout_s: float, report_s: float = 30.0, waiting: Callable[[int, str, float], None] | None = None) -> None:
         """
-        timeout_s: for how long a call may make no progress. waiting: called with a rank that is not in the call, the collective and the seconds, first after report_s and then at growing intervals.
+        timeout_s: how long a call may make no progress. waiting: called with a rank that is not in the call, the collective and the seconds, first after report_s and then at growing intervals.
         """
 
     def describe(self, algorithm: int, name: str) -> None:
-        """How messages name the algorithm with this number."""
+        """Set the name of an algorithm in messages."""
 
     def hide(self, algorithm: int) -> None:
-        """
-        Calls of the algorithm with this number are not collectives of the job.
-        """
+        """Exclude calls of an algorithm from the job's collectives."""
 
     def add(self, peer: int, channel: int, socket: int) -> None:
-        """Takes over a connected socket, given by its descriptor."""
+        """Take ownership of a connected socket, given by its descriptor."""
 
     def has(self, peer: int, channel: int) -> bool:
         """Whether there is such a connection."""
 
     def run(self, executor: RankExecutor, algorithm: int, source: int, target: int, count: int, dtype: str, op: str, joint: bool = False) -> int:
         """
-        Runs one call on the memory at these addresses. joint: what each rank gets depends on what every rank gives. Returns 1 if something new was noticed, plus 2 if the ranks are to meet.
+        Run one call on the memory at these addresses. joint: each rank's result depends on the data of every rank. Return 1 if this rank observed something new, plus 2 if the ranks are to meet.
         """
 
     def heal(self) -> None:
         """
-        From now on a dead link ends a call so that it can be repeated, and a slow one calls a meeting.
+        From now on, a dead link ends a call, so that it can be repeated; a slow link calls a meeting.
         """
 
     def watch_links(self, whether: bool) -> None:
         """
-        Whether to notice anything; on by default, off to find out what it costs.
+        Whether to observe links and ranks; on by default, off to measure its cost.
         """
 
     def call_meeting(self) -> None:
@@ -1579,50 +1586,52 @@ class Endpoint:
 
     def expect(self, peer: int, channel: int, outgoing: bool, rate: float, known: bool) -> None:
         """
-        What the link from a peer, or to it, should carry, in bytes per second; known: and more would be news.
+        Set the expected speed of the link from or to a peer, in bytes per second; known: report a higher speed too.
         """
 
     def links(self) -> list[dict[str, Any]]:
         """
-        What was noticed about each connection, one way and the other; from any thread.
+        Observations of each connection in both directions; call it from any thread.
         """
 
     def peers(self) -> list[dict[str, Any]]:
         """
-        How long each peer was away from calls, and whether that is longer than the others; between calls.
+        How long each peer was outside of calls, and whether that is longer than the others; call it between calls.
         """
 
     @property
     def away_s(self) -> float:
-        """Seconds that this rank was away from calls."""
+        """Seconds that this rank was outside of calls."""
 
     def calls(self) -> list[dict[str, Any]]:
-        """The last calls, oldest first, by the steady clock; from any thread."""
+        """
+        The last calls, oldest first, by the steady clock; call it from any thread.
+        """
 
     @property
     def listed(self) -> int:
-        """How many collectives of the job were begun."""
+        """Number of the job's collectives that were begun."""
 
     def watch(self, algorithm: int, doing: str) -> str:
         """
-        Between calls: which rank will not prepare this algorithm, and why; empty: none.
+        Between calls: a message about a rank that will not take part, or an empty string.
         """
 
     def interrupt(self, why: str) -> None:
-        """Ends the call that runs and all later ones; from any thread."""
+        """End the current call and all later ones; call it from any thread."""
 
     def abort(self, why: str) -> None:
-        """Tells all peers that this rank gives up."""
+        """Tell all peers that this rank gives up."""
 
     @property
     def failure(self) -> str:
         """Why the endpoint cannot be used, or empty."""
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
 
 class Waves:
-    """A program cut into waves of messages."""
+    """A program divided into waves of messages."""
 
     @property
     def count(self) -> int:
@@ -1630,33 +1639,33 @@ class Waves:
 
     @property
     def receive(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Per step, the wave in which what it receives arrives, or -1."""
+        """Per step, the wave in which its message arrives, or -1."""
 
     @property
     def store(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Per step, the wave in which that is stored or added, or -1."""
+        """Per step, the wave in which the message is stored or added, or -1."""
 
     @property
     def aside(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Per step, whether what arrives must be kept aside until it is stored."""
+        """Per step, whether the message must be staged until it is stored."""
 
     @property
     def act(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
-        """Per step, the wave in which it sends, or does what it does alone."""
+        """Per step, the wave in which it sends, or does its local work."""
 
     @property
     def order(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """
-        What steps do alone, in order: 2 i where step i stores, 2 i + 1 where it acts.
+        Local work of steps in order: 2 i where step i stores, 2 i + 1 where it acts.
         """
 
 def waves(program: Program) -> Waves:
     """
-    Cuts a program of sends and receives into waves, in which messages move together.
+    Divide a program of sends and receives into waves, in which messages move together.
     """
 
 class RankLayout:
-    """Where the data of one rank are, in elements."""
+    """The positions of one rank's data, in elements."""
 
     @property
     def first_step(self) -> int:
@@ -1664,27 +1673,27 @@ class RankLayout:
 
     @property
     def padded(self) -> bool:
-        """Whether all slots are alike, unlike the caller's."""
+        """Whether all slots have the same size, unlike the caller's."""
 
     @property
     def scratch_elements(self) -> int:
-        """Of the scratch buffer."""
+        """Size of the scratch buffer in elements."""
 
     @property
     def input_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each input slot begins, then the whole."""
+        """Offset of each input slot, then the total size."""
 
     @property
     def output_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each output slot begins, then the whole."""
+        """Offset of each output slot, then the total size."""
 
     @property
     def given_input(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each slot begins in the caller's input."""
+        """Offset of each slot in the caller's input."""
 
     @property
     def given_output(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Where each slot begins in the caller's output."""
+        """Offset of each slot in the caller's output."""
 
     @property
     def begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
@@ -1696,7 +1705,7 @@ class RankLayout:
 
     @property
     def src_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Per segment, where it is read."""
+        """Per segment, the offset at which it is read."""
 
     @property
     def dst_buffer(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
@@ -1704,35 +1713,39 @@ class RankLayout:
 
     @property
     def dst_offset(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
-        """Per segment, where it is written."""
+        """Per segment, the offset at which it is written."""
 
     @property
     def elements(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
         """Per segment, its elements."""
 
 def lay_out(program: Program, rank: int, count: int) -> RankLayout:
-    """Where a rank's data are when the buffer has this many elements."""
+    """The positions of a rank's data in a buffer of this many elements."""
 
 class AggregationSwitch:
     """
-    A switch that adds up what workers send: the state machine, without I/O.
+    A switch that sums the workers' packets: the state machine, without I/O.
     """
 
     def __init__(self, tokens: Sequence[bytes], seed: int, slots: int = 8192, packet_elements: int = 2232, jobs: int = 64) -> None:
-        """tokens: digests of 16 bytes. seed: of the generations."""
+        """
+        tokens: digests of 16 bytes. seed: for the random numbers of generations.
+        """
 
     def set_parent(self, parent: int, members: int) -> None:
-        """Makes this the switch of a rack; members has one bit per worker."""
+        """Make this the switch of a rack; members has one bit per worker."""
 
     def receive(self, source: int, packet: bytes, now_us: int) -> list[tuple[int, bytes]]:
-        """What to send, as pairs of address and packet."""
+        """
+        Handle a packet; return the packets to send, as pairs of address and packet.
+        """
 
     def expire(self, now_us: int) -> None:
-        """Forgets jobs that were idle for long."""
+        """Forget jobs that have been idle for too long."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """What became of the packets."""
+        """Counters of packets."""
 
     def generation(self, job: str) -> int:
         """The job's generation, or 0."""
@@ -1745,17 +1758,17 @@ class AggregationWorker:
 
     def start(self, source: int, target: int, elements: int, dtype: str, average: bool, now_us: int) -> list[bytes]:
         """
-        Begins an operation on the memory at these addresses, which must not overlap.
+        Begin an operation on the memory at these addresses, which must not overlap.
         """
 
     def receive(self, packet: bytes, now_us: int) -> list[bytes]:
-        """Takes a packet of the switch; what to send."""
+        """Handle a packet of the switch; return the packets to send."""
 
     def poll(self, now_us: int) -> list[bytes]:
-        """What timers send again."""
+        """Return the packets to retransmit."""
 
     def leave(self) -> list[bytes]:
-        """Leaves the job; what to send."""
+        """Leave the job; return the packets to send."""
 
     @property
     def deadline_us(self) -> int:
@@ -1776,7 +1789,7 @@ class AggregationWorker:
     @property
     def has_results(self) -> bool:
         """
-        Whether the last operation had all results, though it may have failed to end.
+        Whether all results of the last operation arrived, even if it failed afterwards.
         """
 
     @property
@@ -1796,13 +1809,13 @@ class AggregationWorker:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was sent and received."""
+        """Counters of packets sent and received."""
 
 class UdpSwitch:
     """A switch over UDP, with a thread per core."""
 
     def __init__(self, host: str, port: int, cores: int, tokens: Sequence[bytes], slots: int, packet_elements: int, jobs: int, parent_host: str, parent_port: int, members: int, loss_in: float, loss_out: float, seed: int, echo: bool) -> None:
-        """Opens the ports; parent_host is empty without a parent."""
+        """Open the ports; parent_host is empty without a parent."""
 
     @property
     def port(self) -> int:
@@ -1810,14 +1823,14 @@ class UdpSwitch:
 
     def use_kernel(self, interface: str, jobs: int, slots: int, counters: int, tallies: int, most_jobs: int, most_slots: int, processors: int) -> None:
         """
-        Leaves the adding to the kernel's programs at an interface; before start.
+        Leave aggregation to the kernel programs at an interface; call before start.
         """
 
     def start(self) -> None:
-        """Starts the threads."""
+        """Start the threads."""
 
     def stop(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
 
     @property
     def failure(self) -> str:
@@ -1837,13 +1850,13 @@ class UdpWorker:
         """bind: the address to send from, or empty."""
 
     def all_reduce(self, source: int, target: int, elements: int, dtype: str, average: bool) -> None:
-        """Adds up all workers' elements at these addresses."""
+        """Sum the elements of all workers."""
 
     def restore(self) -> None:
-        """Puts the inputs of the last operation back, where it ran in place."""
+        """Restore the inputs of the last operation, if it ran in place."""
 
     def leave(self) -> None:
-        """Leaves the job."""
+        """Leave the job."""
 
     @property
     def lost(self) -> bool:
@@ -1856,7 +1869,7 @@ class UdpWorker:
     @property
     def has_results(self) -> bool:
         """
-        Whether the last operation had all results, though it may have failed to end.
+        Whether all results of the last operation arrived, even if it failed afterwards.
         """
 
     @property
@@ -1876,7 +1889,7 @@ class UdpWorker:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was sent and received."""
+        """Counters of packets sent and received."""
 
 def aggregation_pump(socket: int, host: str, port: int, job: int, generation: int, workers: int, pool: int, elements: int, uses: int) -> float:
     """Seconds that a switch or an echo takes for this many uses of slots."""
@@ -1921,7 +1934,7 @@ class HubSnapshot:
         """Version of each chunk."""
 
 class HubAdmission:
-    """What a worker needs to connect."""
+    """The data that a worker needs to connect."""
 
     @property
     def slot(self) -> int: ...
@@ -1949,45 +1962,49 @@ class Hub:
         """Number of cores."""
 
     def create(self, *, name: str, tenant: int = 0, rule: str, mode: str = 'sync', deterministic: bool = False, average: bool = True, elastic: bool = False, relay: bool = False, staleness: int = 0, timeout_s: float = 60.0, rate_Bps: float = 0.0, groups: Sequence[HubGroup], sizes: Sequence[int], groups_of: Sequence[int], resumed: HubSnapshot | None = None) -> int:
-        """Adds a job and returns its number."""
+        """Add a job and return its number."""
 
     def drop(self, job: int, why: str) -> None:
-        """Removes a job; its workers hear why."""
+        """Remove a job; its workers receive the reason."""
 
     def failure(self, job: int) -> str:
-        """Why a job has failed, or nothing."""
+        """Why a job has failed, or an empty string."""
 
     def bytes(self, job: int) -> int:
         """Memory of a job's arrays."""
 
     def join(self, job: int, name: str, rank: int, share: bool = False) -> HubAdmission:
-        """Admits a worker from the next step that no chunk has begun."""
+        """Admit a worker from the next step that no chunk has begun."""
 
     def leave(self, job: int, slot: int, serial: int) -> None:
-        """A worker leaves between steps."""
+        """Remove a worker that leaves between steps."""
 
     def lose(self, job: int, slot: int, serial: int, why: str) -> None:
-        """A worker is gone."""
+        """Remove a worker that is lost."""
 
     def next_step(self, job: int) -> int:
         """The first step that no chunk has begun."""
 
     def snapshot(self, job: int, version: int | None, patience_s: float) -> HubSnapshot:
-        """All values at one version, or None if it does not come in time."""
+        """
+        All values at one version, or None if the job does not reach it in time.
+        """
 
     def buckets(self, job: int) -> int:
         """Parts whose sums a relay exchanges together."""
 
     def wait_for_sums(self, job: int, bucket: int, patience_s: float) -> bool:
-        """Waits for the sums of a bucket."""
+        """Wait for the sums of a bucket."""
 
     def sums(self, job: int, bucket: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        The sums of a bucket, in place; not to be kept after the job is dropped.
+        The sums of a bucket, without a copy; do not use them after the job is dropped.
         """
 
     def deliver(self, job: int, bucket: int) -> None:
-        """The sums of a bucket are complete: runs the optimizer and answers."""
+        """
+        Report that the sums of a bucket are complete: run the optimizer and answer.
+        """
 
     def take_losses(self) -> list[tuple[int, int, int, str]]:
         """Workers that were lost since the last call: job, slot, serial, why."""
@@ -1996,15 +2013,15 @@ class Hub:
         """Totals since the start."""
 
 class HubMachine(Hub):
-    """A hub that moves bytes only when it is told to."""
+    """A hub for tests, which moves bytes only when it is told to."""
 
     def __init__(self, cores: int) -> None: ...
 
     def open(self, core: int) -> int:
-        """Opens a connection to a core and returns its number."""
+        """Open a connection to a core and return its number."""
 
     def feed(self, core: int, connection: int, bytes: bytes) -> bool:
-        """Gives bytes to a connection; false if the core has ended it."""
+        """Pass bytes to a connection; return False if the core has ended it."""
 
     def take(self, core: int, connection: int, most: int = 1099511627776) -> bytes:
         """Bytes that a connection sends."""
@@ -2013,45 +2030,45 @@ class HubMachine(Hub):
         """Whether the core has ended a connection."""
 
     def close(self, core: int, connection: int, why: str) -> None:
-        """Reports that a connection is closed."""
+        """Report that a connection is closed."""
 
     def tick(self, now_ms: int) -> None:
-        """Lets time pass."""
+        """Set the time."""
 
 class HubService(Hub):
     """A hub on sockets, with a thread for each core."""
 
     def __init__(self, listening: Sequence[int], pin: bool = False) -> None:
-        """Takes over listening sockets, one for each core."""
+        """Take ownership of listening sockets, one per core."""
 
     def stop(self) -> None:
-        """Ends all threads and closes all sockets."""
+        """End all threads and close all sockets."""
 
 class HubClient:
     """A worker's connections to a hub."""
 
     def __init__(self, sizes: Sequence[int], sockets: Sequence[int], job: int, slot: int, key: bytes, wire: str = 'float32', memory: int = -1) -> None:
         """
-        Takes over connected sockets, one for each core, and a descriptor of shared memory.
+        Take ownership of connected sockets, one per core, and of a descriptor of shared memory.
         """
 
     def push(self, key: int, source: int, target: int, step: int, rate: float) -> int:
         """
-        Pushes the gradient at an address (0: none); the new weights go to the target (0: none). Returns a timestamp.
+        Push the gradient at an address (0: none); the new weights go to the target (0: none). Return a timestamp.
         """
 
     def pull(self, key: int, target: int, step: int = 0, slot: int = 0) -> int:
         """
-        Pulls values of at least that version; slot 0: weights. Returns a timestamp.
+        Pull values of at least that version; slot 0: weights. Return a timestamp.
         """
 
     def put(self, key: int, source: int, updates: float = -1.0, slot: int = 0) -> int:
         """
-        Sets values, and the number of updates unless it is negative. Returns a timestamp.
+        Set values, and the number of updates unless it is negative. Return a timestamp.
         """
 
     def wait(self, timestamp: int, patience_s: float) -> bool:
-        """Whether a request is complete within the time."""
+        """Wait for a request; return whether it is complete."""
 
     @property
     def version(self) -> int:
@@ -2067,36 +2084,34 @@ class HubClient:
 
     @property
     def updates(self) -> int:
-        """The number of updates that a pull returned last."""
+        """The number of updates that the last pull returned."""
 
     @property
     def failure(self) -> str:
-        """Why the connection cannot be used, or nothing."""
+        """Why the connection cannot be used, or an empty string."""
 
     @property
     def shares(self) -> bool:
         """Whether gradients go through shared memory."""
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
 
 def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
     """
-    Columns as a stream of record batches, by the Arrow C data interface, without a copy.
+    Columns as a stream of record batches, through the Arrow C data interface, not copied.
     """
 
 def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
     """
-    Connects what methods of these classes need from the package above them.
+    Connect the functions of the package that methods of these classes call.
     """
 
 def find_network(text: str) -> Topology:
-    """The topology that a spec or the name of a file stands for."""
+    """The topology of a spec or of a file."""
 
 def to_html(item: object) -> str:
-    """What a notebook shows of an object."""
+    """An object as HTML, for notebooks."""
 
 def fields(item: object) -> dict[str, Any]:
-    """
-    The arguments of the constructor that make an object of this module again.
-    """
+    """The constructor arguments that recreate an object of this module."""

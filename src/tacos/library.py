@@ -156,7 +156,7 @@ class Plans:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Plans:
-        """Read ``plans.json``; the schedules are read when they are asked for.
+        """Read ``plans.json``; schedules are read on demand.
 
         Raises:
             FormatError: ``plans.json`` is missing or malformed, or names a file that does not exist.

@@ -209,17 +209,20 @@ def test_a_click_selects_an_npu_and_says_what_it_holds_and_why_it_waits(view, re
     shown.mouse.click(box["x"] + x, box["y"] + y)
     text = panel(shown)
     assert text.startswith("NPU 1")
-    assert "has whole no other chunk yet" in text
-    assert "chunk 0 → NPU 2 at 2.000 µs waits for its data from NPU 0, there at 2.000 µs" in text
+    assert "complete none yet" in text
+    assert (
+        "chunk 0 → NPU 2 at 2.000 µs waits for its data from NPU 0, which arrive at 2.000 µs"
+        in text
+    )
     assert "Receives now chunk 0 ← NPU 0" in text
     at(shown, 2.5e-6)
     text = panel(shown)
-    assert "has whole chunks 0" in text
+    assert "complete chunks 0" in text
     assert "Sends now chunk 0 → NPU 2" in text
     shown.evaluate("viewer.select({kind: 'npu', id: 0})")
     at(shown, 0.5e-6)
     text = panel(shown)
-    assert "its own chunks 0–1" in text
+    assert "own data chunks 0–1" in text
     assert (
         "chunk 1 → NPU 1 at 1.000 µs waits for the link, busy with chunk 0 until 1.000 µs" in text
     )
@@ -503,7 +506,7 @@ def test_a_network_without_links_opens(view):
     shown.keyboard.press("l")
     assert shown.evaluate("viewer.pick") is None
     shown.keyboard.press("n")
-    assert panel(shown).startswith("NPU 0 received nothing at any time")
+    assert panel(shown).startswith("NPU 0 received nothing")
 
 
 def test_an_npu_outside_the_group_never_fills_up(view):

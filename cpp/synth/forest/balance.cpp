@@ -27,7 +27,7 @@ Balance::Balance(const Translations& translations, const Hops& hops, std::int32_
 }
 
 void Balance::plant() {
-  // The fastest ways, for all trees.
+  // Start with the fastest paths, for all trees.
   using Entry = std::pair<Time, NodeId>;
   std::vector<Time> arrival(npus_, -1);
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
@@ -104,7 +104,7 @@ void Balance::relieve(Time enough, const Progress& progress) {
     std::fill(role_.begin(), role_.end(), Role::open);
     for (const auto& change : changes) {
       if (busy(fullest) < busiest() || busy(fullest) <= enough) break;
-      // What nodes are changed for stays as it is, and arrives when they think it does.
+      // Changed nodes rely on this node's present parent and arrival, so these are fixed from now on.
       auto& role = role_[at(change.tree) * npus_ + at(change.node)];
       auto& above = role_[at(change.tree) * npus_ + at(change.parent)];
       if (role != Role::open || above == Role::changed) continue;
@@ -129,7 +129,7 @@ void Balance::relieve(Time enough, const Progress& progress) {
   }
 }
 
-// Other ways into a node that now uses the fullest orbit: by each class the one that arrives first.
+// Offers other hops into a node that now uses the busiest orbit: of each class, the one that arrives first.
 void Balance::offer(std::int32_t tree, NodeId node, std::size_t fullest,
                     std::vector<Change>& changes) {
   const auto has = [&](std::int32_t how) {
@@ -173,7 +173,7 @@ void Balance::count(std::int32_t how, std::int64_t by) {
   for (const auto orbit : hops_.classes[at(how)].orbits) load_[at(orbit)] += by;
 }
 
-// The fastest ways, where every node keeps its class.
+// Finds the fastest paths in which every node keeps its class.
 void Balance::shorten(std::int32_t tree) {
   using Entry = std::pair<Time, NodeId>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;

@@ -57,7 +57,7 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
       const auto ends = forest.routes->destinations(result.route.back());
       if (into[at(from)] >= 0) result.after.push_back(into[at(from)]);
       result.close();
-      // If all began with the same destination, they would wait for each other.
+      // Start with different destinations, which would otherwise be a bottleneck.
       const auto ahead = ends[0] - from;
       result.turn.push_back(ahead < 0 ? ahead + topology.npus() : ahead);
       for (const NodeId end : ends) {
@@ -70,7 +70,7 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
 
 namespace {
 
-// Moves with all that a schedule needs to know of them.
+// Moves, with the data that a schedule needs.
 struct Untimed {
   std::shared_ptr<const Routes> routes;
   ForestMoves moves;
@@ -92,7 +92,7 @@ Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collect
   bool simple = topology.spec().reduce_bandwidth_Bps == 0;
   const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
   for (RouteId r = 0; r < untimed.routes->count(); ++r) {
-    // When a tree's links are taken depends on the chunk's size if switches take in whole chunks.
+    // If switches store whole chunks, the times at which a tree's links are used depend on the chunk's size.
     simple &=
         untimed.routes->legs(r) == 1 && (cut_through || untimed.routes->kind(r) == RouteKind::path);
   }
@@ -112,7 +112,7 @@ Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collect
                      std::move(provenance), progress);
 }
 
-// Sums up, in the order opposite to that of spreading.
+// Appends the sums up the trees, in the reverse order of the distribution.
 void append_up(const ForestMoves& spread, std::int32_t highest, ForestMoves& all) {
   const auto count = spread.route.size();
   std::vector<std::vector<std::int32_t>> below(count);
@@ -168,7 +168,7 @@ Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId
   const auto sums = moves(up, holder), results = moves(down, holder);
   std::int32_t highest = 0;
   for (const auto depth : sums.step) highest = std::max(highest, depth);
-  std::vector<std::vector<std::int32_t>> last(holder.size());  // sums' moves into each holder
+  std::vector<std::vector<std::int32_t>> last(holder.size());  // moves of sums into each holder
   for (std::size_t i = 0; i < sums.route.size(); ++i) {
     if (!sums.after_of(i).empty()) continue;
     last[sums.chunk[i]].push_back(static_cast<std::int32_t>(sums.route.size() - 1 - i));

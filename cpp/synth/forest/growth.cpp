@@ -12,11 +12,11 @@ namespace tacos::forest {
 namespace {
 
 constexpr std::size_t kRemembered = 256;
-constexpr double kSlowest = 1e15;   // ps that a chunk counts on a link
-constexpr std::int64_t kShare = 4;  // of a tree's weight a hop must carry this part, if any can
+constexpr double kSlowest = 1e15;   // largest time of a chunk on a link, in ps
+constexpr std::int64_t kShare = 4;  // prefer hops that carry at least 1/4 of the tree's weight
 
-// The links, then arcs from a source to every node, from a node that stands for the present tree to
-// every node, and from the source to that.
+// The arcs are the links, then arcs from a source to every node, from a node that represents the current tree to
+// every node, and from the source to that node.
 MaxFlow network(const Topology& topology) {
   const auto& spec = topology.spec();
   const NodeId source = topology.nodes(), tree = source + 1;
@@ -110,7 +110,7 @@ std::optional<Tree> Growth::tree(NodeId root, const Progress& progress) {
       }
       continue;
     }
-    // No hop carries enough: the tree becomes lighter, by as little as possible.
+    // No hop carries enough, so reduce the tree's weight as little as possible.
     std::size_t best = partial_.size();
     Amount most = 0;
     for (std::size_t i = 0; i < partial_.size(); ++i) {
@@ -140,7 +140,7 @@ void Growth::offer(NodeId from) {
   for (const LinkId link : topology_.out_links(from)) offer(from, link);
 }
 
-// Through nodes that are not members, by latency; to a member directly.
+// Finds hops through nodes that are not members, by latency, or directly to a member.
 void Growth::offer(NodeId from, LinkId first, NodeId only) {
   if (left_[at(first)] == 0) return;
   using Entry = std::pair<Time, NodeId>;
@@ -203,8 +203,8 @@ Growth::Amount Growth::limit(const Hop& hop) {
   return amount;
 }
 
-// Over sets that hold the hop's end and not its beginning. Without the present tree's own source: a set
-// that the tree has not reached has room for its weight, since it needs that anyway.
+// Minimizes over sets that contain the hop's end but not its start. The current tree's own source is left out: a set
+// that the tree has not reached has room for its weight, which it needs anyway.
 Growth::Amount Growth::limit_by_flow(const Hop& hop) {
   const auto links = at(topology_.links()), nodes = at(topology_.nodes());
   const Amount enough = rest_total_ + tree_.weight;
@@ -226,7 +226,7 @@ Growth::Amount Growth::limit_by_flow(const Hop& hop) {
 
 Growth::Amount Growth::limit_inside(const Hop& hop, Amount amount) {
   const auto links = at(topology_.links()), nodes = at(topology_.nodes());
-  // A path can enter a set once for every second node.
+  // A path can enter a set at most at every second node.
   const auto most_entries = static_cast<Amount>((hop.path.size() + 1) / 2);
   const Amount total = rest_total_ + tree_.weight;
   for (std::size_t i = 0; i < members_.size() && amount > 0;) {
@@ -274,7 +274,7 @@ void Growth::accept(const Hop& hop, Amount amount) {
   offer(hop.to);
 }
 
-// Gives back what the tree no longer carries; at weight 0 it never was.
+// Returns capacity that the tree no longer uses; weight 0 removes the tree.
 void Growth::shrink(Amount weight) {
   const Amount less = tree_.weight - weight;
   tree_.weight = weight;
@@ -320,14 +320,14 @@ std::int64_t Growth::entries(const Hop& hop, const Set& inside) const {
   return count;
 }
 
-// How often the hop enters the set beyond what the tree needs there.
+// The number of times that the hop enters the set, beyond what the tree needs there.
 std::int64_t Growth::losses(const Hop& hop, const Narrow& narrow) const {
   const auto count = entries(hop, narrow.inside);
   return count - (!narrow.holds_tree && narrow.inside[at(hop.to)]);
 }
 
-// Repeating a part of the tree that is as small as there are images is always possible: that is the average of
-// states of which each adds one image alone.
+// Repeating the tree with its weight divided by the number of images is always possible: the result is the average of
+// states that each add a single image.
 std::int64_t Growth::repeat(const Tree& tree, std::span<const NodeId> roots,
                             std::span<const LinkId> links_used, std::span<const NodeId> enough) {
   const auto links = at(topology_.links()), nodes = at(topology_.nodes());

@@ -1,4 +1,4 @@
-// Trees that grow hop by hop without making any cut too narrow for what is still to come; packing.hpp has
+// Grows trees hop by hop, such that every cut keeps enough bandwidth for the remaining trees; packing.hpp has
 // the theory.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace tacos::forest {
 struct Tree {
   NodeId root = 0;
   std::int64_t weight = 0;
-  std::vector<std::vector<LinkId>> hops;  // the one into a node before those out of it
+  std::vector<std::vector<LinkId>> hops;  // the hop into a node precedes those out of it
 };
 
 class Growth {
@@ -27,12 +27,12 @@ class Growth {
   void wants(NodeId root, std::int64_t weight);
   std::int64_t wanted(NodeId root) const { return rest_[static_cast<std::size_t>(root)]; }
 
-  // A tree that carries part or all of its root's demand; none if the growth is stuck.
+  // A tree that carries part or all of its root's demand; nothing if no tree can grow.
   std::optional<Tree> tree(NodeId root, const Progress& progress);
 
-  // Images of the tree that was just grown, for the images of its root, so that all weigh the same: the tree
-  // itself may become lighter. `links` are those that all of them use, each as often as it is used; `enough` are
-  // members such that all others are images of these. 0 where not even a part can be repeated.
+  // Adds images of the last tree for the images of its root, all with one weight, which it returns; the tree itself may
+  // become lighter. `links` are the links of all images, with repetitions; `enough` are members of which all others
+  // are images. Returns 0 if no part of the tree can be repeated.
   std::int64_t repeat(const Tree& tree, std::span<const NodeId> roots,
                       std::span<const LinkId> links, std::span<const NodeId> enough);
 
@@ -59,14 +59,14 @@ class Growth {
 
   bool joined(NodeId node) const { return arrival_[static_cast<std::size_t>(node)] >= 0; }
   void plant(NodeId root);
-  // Adds the hops that lead from a node of the tree, by their first links.
+  // Adds the hops that start at a node of the tree, by their first links.
   void offer(NodeId from);
   void offer(NodeId from, LinkId first, NodeId only = -1);
-  // What a hop may carry at most, by the sets that are known narrow and then by flows.
+  // An upper bound of what a hop may carry, from the known narrow sets and then from flows.
   Amount room(const Hop& hop) const;
   Amount limit(const Hop& hop);
   Amount limit_by_flow(const Hop& hop);
-  // The most up to `amount` of which a path through switches leaves enough for all members.
+  // The largest part of `amount` with which a path through switches leaves enough bandwidth for all members.
   Amount limit_inside(const Hop& hop, Amount amount);
   void accept(const Hop& hop, Amount amount);
   void shrink(Amount weight);
@@ -78,20 +78,20 @@ class Growth {
   const Topology& topology_;
   std::vector<NodeId> members_;
   Set is_member_;
-  std::vector<Amount> left_;  // of each link, with the present tree at its present weight
-  std::vector<Amount> rest_;  // of each node: what it wants, less the present tree
+  std::vector<Amount> left_;  // per link: capacity left by the current tree at its current weight
+  std::vector<Amount> rest_;  // per node: demand that remains after the current tree
   Amount rest_total_ = 0;
   MaxFlow flow_;
-  // Of each link: the time of a chunk that takes the fastest link as long as the longest latency.
+  // Per link: the time of a chunk that takes as long on the fastest link as the longest latency.
   std::vector<Time> slowness_;
   std::vector<Narrow> narrow_;
-  // The present tree.
+  // The current tree.
   Tree tree_;
-  std::vector<std::int32_t> uses_;  // of each link
-  std::vector<Time> arrival_;       // of each node; -1: not in the tree
+  std::vector<std::int32_t> uses_;  // per link
+  std::vector<Time> arrival_;       // per node; -1: not in the tree
   std::vector<Hop> queue_, partial_;
-  // Of a search for ways.
-  std::vector<Time> reach_, way_, slowest_;  // arrival; its latencies, and the slowest link's time
+  // State of a path search: arrival, its latencies, and the time of the slowest link.
+  std::vector<Time> reach_, way_, slowest_;
   std::vector<LinkId> into_;
   std::vector<NodeId> touched_;
 };

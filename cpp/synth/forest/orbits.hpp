@@ -13,21 +13,21 @@
 namespace tacos {
 
 // Trees with all NPUs as members and roots, as fast as the cuts allow: those of NPU 0, or of one NPU of each
-// orbit. Nothing where there is no symmetry, or where no such trees were found that fill the cuts.
+// orbit. Nothing if there is no symmetry, or if no such trees that fill the cuts were found.
 std::optional<Forest> pack_orbits(const std::shared_ptr<const Topology>& topology,
                                   const Progress& progress);
 
-// An all-gather, reduce-scatter or all-reduce of all NPUs: an orbit where the chunks are equal, else what
-// it expands to. Where all NPUs are alike, trees are balanced for the given number of chunks, and chosen by
-// their time for the given size; else they are those that pack_orbits() found, for spreading on the network
-// (`forward`) and on the reversed one, as far as needed. Nothing where the network has no symmetry, or
-// the collective is another.
+// An all-gather, reduce-scatter or all-reduce of all NPUs: an orbit if the chunks are equal, otherwise its
+// expansion. If all NPUs are equivalent, trees are balanced for the given number of chunks, and chosen by
+// their time for the given size. Otherwise they are those of pack_orbits(), on the network
+// (`forward`) and on the reversed one, as far as needed. Nothing if the network has no symmetry, or for
+// other collectives.
 std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& topology,
                                         const std::shared_ptr<const Collective>& collective,
                                         const Forest* forward, const Forest* backward,
                                         const std::string& provenance, const Progress& progress);
 
-// Whether all NPUs are alike, in the sense of translations.hpp.
+// Whether all NPUs are equivalent, in the sense of translations.hpp.
 bool all_alike(const Topology& topology);
 
 }  // namespace tacos

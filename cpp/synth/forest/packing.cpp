@@ -38,8 +38,8 @@ void check(const Topology& topology, std::span<const NodeId> members,
 
 namespace {
 
-// The members and, where their trees then carry more, the switches that can multicast. One root's trees are
-// lower with them; the trees of several roots hinder each other, since each wants all links at once.
+// The members and, if that gives a higher rate, the switches that can multicast. They make the trees of one root
+// shallower; trees of several roots hinder each other, since each needs all links at once.
 struct Task {
   std::vector<NodeId> members;
   forest::Rates rates;
@@ -56,7 +56,7 @@ Task task(const Topology& topology, std::span<const NodeId> members,
   if (more.members.size() == members.size()) return plain;
   try {
     more.rates = forest::largest_rates(topology, more.members, demands, slack, progress);
-  } catch (const InfeasibleError&) {  // a switch that nothing leads to
+  } catch (const InfeasibleError&) {  // a switch that cannot be reached
     return plain;
   }
   const auto rate = [](const forest::Rates& rates) {
@@ -67,7 +67,7 @@ Task task(const Topology& topology, std::span<const NodeId> members,
   return gain > 1 || (gain == 1 && demands.size() == 1) ? more : plain;
 }
 
-// What no link can carry lowers the rate.
+// Lowers the rate if a link is overloaded.
 Forest finished(forest::TreeList trees, const forest::Rates& rates, double rate) {
   double carried = 1;
   for (std::size_t link = 0; link < trees.load().size(); ++link) {
@@ -90,7 +90,7 @@ constexpr std::int64_t kParts = 32;  // of the rate that the cuts allow
 std::optional<Forest> grow(const std::shared_ptr<const Topology>& topology,
                            std::span<const NodeId> members, std::span<const Demand> demands,
                            forest::Rates rates, std::int64_t parts, const Progress& progress) {
-  // So that what the cuts allow, times the rate, stays what the trees carry.
+  // Keeps the rate of the trees equal to the rate of the cuts times `rate`.
   const auto common = std::gcd(parts, kParts);
   for (auto& capacity : rates.capacity) capacity *= kParts / common;
   rates.demand_weight *= parts / common;
@@ -120,7 +120,7 @@ std::optional<Forest> grow(const std::shared_ptr<const Topology>& topology,
                   static_cast<double>(parts) / static_cast<double>(kParts));
 }
 
-// One tree for each root, over the fastest ways.
+// One tree for each root, over the fastest paths.
 Forest fastest(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
                std::span<const Demand> demands, const forest::Rates& rates) {
   forest::Growth growth(*topology, rates.capacity, members);
@@ -145,7 +145,7 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
   if (auto found = grow(topology, reached, demands, rates, kParts, part_of(progress, 0.1, 1.0))) {
     return *found;
   }
-  // Some node that is not a member is uneven: the cuts' rates are out of reach. The largest that is not:
+  // Some node that is not a member is uneven, so the rates of the cuts cannot be reached: find the largest that can.
   std::optional<Forest> best;
   for (std::int64_t low = 0, high = kParts; high - low > 1;) {
     const auto middle = (low + high) / 2;

@@ -5,8 +5,8 @@
 // total to their teams. So the network is crossed once. Owners rotate from chunk to chunk. With teams of one, this is a
 // single step: every member sends its input to all others.
 //
-// An owner must have sent its sum to the others before theirs arrive and are added to it. Sums are under way for at
-// least a latency, which is mostly longer than it takes to send them all. Where it is not, there is no schedule.
+// An owner must have sent its sum to the others before their sums arrive and are added to it. Sums are in flight for at
+// least a latency, which is usually longer than sending them all. Otherwise there is no schedule.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace tacos {
 
-// `members` are those of the all-reduce, team by team, `team` of them each. Nothing where some way has more than
-// one leg, a chunk is empty, sums take time, or finding times would.
+// `members` are those of the all-reduce, team by team, `team` of them each. Nothing if a path has more than
+// one leg, a chunk is empty, sums take time, or finding times would take too long.
 std::optional<Schedule> team_exchange(const std::shared_ptr<const Topology>& topology,
                                       std::span<const NodeId> members, std::int32_t team,
                                       std::shared_ptr<const Collective> collective,

@@ -3,16 +3,16 @@
 //
 // First come, first served (retime) would let a root send all its pieces before anything is forwarded. Here
 // piece k has its turn after about k periods, where a period is the time of the busiest link for one piece of
-// every member, and chunks with a long way to go take precedence. The most urgent hop has the least
-//     k · period - time of the longest way below the hop,
-//     k · period + time of the way from the root,
-// or what keeps the resources busy that have the most left to carry. A hop through switches takes several
-// resources at once, so that one hop may keep several others waiting: then as many as possible start together
+// every member, and chunks with a long remaining path take precedence. The most urgent hop has the least
+//     k · period - time of the longest path below the hop,
+//     k · period + time of the path from the root,
+// or uses the resources with the most remaining work. A hop through switches uses several
+// resources at once, so one hop may delay several others; then as many as possible start together
 // (port_matching.hpp). Several such rules are tried until one leaves the busiest resource hardly idle, and the
 // best result is kept.
 //
-// Links may be grouped into resources that are taken as one: on a symmetric network, all images of a link.
-// Routes that take the same resources alike are a class, of which only the most urgent hop counts.
+// Links may be grouped into resources that are used as one: on a symmetric network, all images of a link.
+// Routes that use the same resources in the same way form a class, of which only the most urgent hop is considered.
 //
 // Cost: O(n (log n + u)) for n hops and u classes that use a resource, for each rule.
 #pragma once

@@ -1,8 +1,8 @@
 // Trees as the columns of a forest.
 //
-// Trees grow over NPUs and over switches that can multicast. A schedule knows only transfers that begin and end
-// at NPUs: what leaves an NPU for such a switch, and what leaves the switch for others, becomes one route
-// with several ends. Switches that lead nowhere are left out.
+// Trees grow over NPUs and over switches that can multicast. Transfers of a schedule begin and end
+// at NPUs, so a hop from an NPU to such a switch and the hops from the switch to others become one route
+// with several ends. Switches that lead to no NPU are removed.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@ class TreeList {
  public:
   explicit TreeList(std::shared_ptr<const Topology> topology);
 
-  // Hops are paths, the one into a node before those out of it.
+  // Hops are paths; the one into a node precedes those out of it.
   void add(NodeId root, std::int64_t weight, std::span<const std::vector<LinkId>> hops);
 
-  // What all trees together put on each link.
+  // The load of all trees on each link.
   const std::vector<std::int64_t>& load() const { return load_; }
   // The columns of trees and routes; the units are the caller's.
   Forest forest() &&;
 
  private:
-  // Which hops of a tree lead to NPUs, and those that leave each switch.
+  // Finds the hops of a tree that lead to NPUs, and the hops that leave each switch.
   void survey(std::span<const std::vector<LinkId>> hops);
-  // The route over a first path and, from the switches that it ends at, on to all their NPUs.
+  // Builds the route over a first path and, from the switch at its end, to all NPUs behind it.
   void branch(std::vector<LinkId> path, std::span<const std::vector<LinkId>> hops);
-  // Takes out of the route what leads to none of its ends: all that left a switch had met the route before.
+  // Removes links from the route that lead to none of its ends.
   void prune(std::span<const NodeId> ends);
-  // Of a path that passes a switch twice, what is left without the way in between.
+  // Removes loops from a path that passes a switch twice.
   std::vector<LinkId> without_loops(std::span<const LinkId> path) const;
   bool passes_npus(std::span<const LinkId> path) const;
   bool collides(std::span<const LinkId> path) const;
@@ -44,9 +44,9 @@ class TreeList {
   Forest forest_;
   std::int64_t weight_ = 0;
   std::vector<std::int64_t> load_;
-  std::vector<std::int32_t> depth_;                // of each NPU in the present tree
-  std::vector<std::uint8_t> leads_, in_route_;     // of each node
-  std::vector<std::vector<std::size_t>> leaving_;  // hops of each switch
+  std::vector<std::int32_t> depth_;                // per NPU, in the current tree
+  std::vector<std::uint8_t> leads_, in_route_;     // per node
+  std::vector<std::vector<std::size_t>> leaving_;  // hops per switch
   std::vector<LinkId> route_;
 };
 

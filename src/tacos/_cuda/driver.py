@@ -136,7 +136,7 @@ class Gpu:
         return value.value
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the driver, and raise an error where it reports one."""
+        """Call a function of the driver, and raise its error, if any."""
         _check(self._driver, getattr(self._driver, function)(*arguments))
 
     @contextmanager

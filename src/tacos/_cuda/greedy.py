@@ -28,7 +28,7 @@ _SERVED = (
     'have link_model="blocking" or a latency of a whole number of transmissions of a chunk'
 )
 _STEPS = 1024
-"""Steps per launch: the host looks at the clock, at Ctrl-C and at what is missing in between."""
+"""Steps per launch; in between, the host checks the time, Ctrl-C and what is missing."""
 _MOST_IN_LINKS = 32
 """A team of threads, one per in-link, must fit into a warp."""
 _BYTES = 9

@@ -1,4 +1,4 @@
-"""Verification on a GPU, of schedules over direct links that are all alike.
+"""Verification on a GPU, for schedules over equal, direct links.
 
 The kernels are in ``verify.cu``, written from the rules of the model. They only tell whether anything is wrong: what is wrong is
 found again, and described, by the verifier on the CPU.
@@ -22,7 +22,7 @@ __all__ = ["obstacle", "shows_right"]
 
 _THREADS = 256
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce")
-_SUM, _ACC = 1, 1  # of a lane's operation, and of what it reads
+_SUM, _ACC = 1, 1  # values of a lane's operation and of its source buffer
 
 
 def obstacle(schedule: Schedule) -> str:

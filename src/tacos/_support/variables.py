@@ -66,8 +66,8 @@ VARIABLES: dict[str, Variable] = {
         Variable("TACOS_CARRIER", "what moves the data: `tcp`, `mpi` or `nccl`", "`tcp`"),
         # Algorithms.
         Variable("TACOS_PLANS", "directory of plans"),
-        Variable("TACOS_TOPOLOGY", "topology; what no plan serves is synthesized for it"),
-        Variable("TACOS_ENGINE", "engine for that", "`auto`"),
+        Variable("TACOS_TOPOLOGY", "topology; calls without a plan get an algorithm that is synthesized for it"),
+        Variable("TACOS_ENGINE", "engine that synthesizes them", "`auto`"),
         Variable("TACOS_CACHE", "directory in which these schedules are kept", "`~/.cache/tacos`"),
         Variable(
             "TACOS_PLACEMENT", "NPU of each rank: a list, or a file with one", "by name or number"

@@ -48,7 +48,7 @@ Network = Annotated[
     str,
     Parameter(
         help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2 (tacos topo lists them), or a "
-        "topology file. node.xml:4 or node.xml:4:rail is four of the machine in an NCCL topology file."
+        "topology file. node.xml:4 or node.xml:4:rail means four copies of the machine in an NCCL topology file."
     ),
 ]
 Kind = Annotated[

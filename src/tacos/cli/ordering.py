@@ -143,7 +143,7 @@ def judge(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Say how good measured bandwidths are for a network, and what may be wrong.
+    """Compare measured bandwidths with what a network allows, and name likely problems.
 
     For every size: the share of the bound, what stock NCCL and the best
     algorithm should reach, and what limits it. Rank i is NPU i of the network.

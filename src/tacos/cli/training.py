@@ -57,7 +57,10 @@ def train(
     ep: Annotated[int | None, Parameter(help="Expert parallelism.")] = None,
     vp: Annotated[int | None, Parameter(help="Virtual stages per pipeline stage.")] = None,
     batch: Annotated[
-        int | None, Parameter(help="Sequences per step; by default one micro-batch per replica.")
+        int | None,
+        Parameter(
+            help="Sequences per step; by default one micro-batch per replica. Required with --search and --sweep."
+        ),
     ] = None,
     microbatch: Annotated[int | None, Parameter(help="Sequences per pass.")] = None,
     recompute: Annotated[str | None, Parameter(help="none, selective or full.")] = None,

@@ -1,7 +1,7 @@
 """Network design: bandwidths, sizes and kinds of dimensions, and which links to upgrade first.
 
 :func:`~tacos.design.bandwidths.optimize` spends a budget of bandwidth or dollars over the dimensions of a network, :func:`~tacos.design.shapes.shapes` also searches the
-dimensions, and :func:`~tacos.design.upgrade.upgrade` says which links of any network to make faster.
+dimensions, and :func:`~tacos.design.upgrade.upgrade` finds the links of any network to make faster.
 
 >>> from tacos.design import Call, Compute, TrainingJob, optimize
 >>> step = TrainingJob((Compute(20e-3), Call("all-reduce", 10**9)))

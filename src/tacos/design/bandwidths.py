@@ -1,10 +1,10 @@
 """How to spend bandwidth over the dimensions of a network: :func:`optimize`.
 
 The time of a step is convex in the bandwidths (:mod:`tacos.design.convex`), so the optimum is found and proven. Time times
-cost is not convex. But the least time T(C) of a network that costs at most C is a convex, falling function of C, so
-each evaluated point gives a line below it, and ``C T(C)`` between two points is at least what the two lines say: the search
-goes on where that is least, until the gap is closed. This needs no assumption about constraints, while the
-geometric program that the problem also is needs the budget to be the only equality.
+cost is not convex. But the least time T(C) of a network that costs at most C is a convex, falling function of C. So
+each evaluated point gives a line below T, and two neighbouring lines give a lower bound of ``C T(C)`` between their points. The search
+continues where this bound is least, until the gap is closed. This works with any constraints; the problem is also a
+geometric program, but only if the budget is the only equality.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ Objective: TypeAlias = Literal["time", "time*cost"]
 _GAP = 1e-9
 """Relative gap at which the search over the cost stops (chosen)."""
 _POINTS = 120
-"""Costs at most that the search looks at; 20 to 60 are usual."""
+"""Most costs that the search evaluates; 20 to 60 are usual."""
 _FALSE_POSITIONS = 30
-"""Costs at most that are tried to find where the product is flat; six are usual."""
+"""Most costs that are evaluated to find where the slope of the product is zero; six are usual."""
 _EVEN = 1e-9
-"""Relative surplus of a bandwidth that counts as none."""
+"""Relative surplus of a bandwidth that counts as zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a little more would be worth, in seconds of the summed time, to first order.
+    """The time that a little more bandwidth or money saves, in seconds of the summed time, to first order.
 
     Attributes:
-        dimensions: Seconds saved by one more GB/s in each dimension, given for nothing.
-        dollars: Seconds saved by one more dollar, spent in each dimension.
+        dimensions: Seconds saved by one more GB/s in each dimension, at no cost.
+        dollars: Seconds saved by one more dollar spent in each dimension.
         constraints: Seconds saved by raising the right-hand side of each constraint by one GB/s, or by one dollar
-            where it limits the cost; negative where that costs time.
+            if it limits the cost; negative if that takes more time.
     """
 
     dimensions: dict[str, float]
@@ -66,7 +66,7 @@ class Sensitivity:
 
     @property
     def best(self) -> str:
-        """The dimension in which a dollar is worth most."""
+        """The dimension in which a dollar saves the most time."""
         return max(self.dollars, key=lambda name: self.dollars[name])
 
 
@@ -77,11 +77,11 @@ class Design:
     Attributes:
         dims: Dimensions of the network.
         bandwidths_Bps: Bandwidth of each dimension, per NPU, in bytes per second.
-        time_s: What all jobs take together, each as often as its weight says.
-        cost: Of the network, in dollars.
+        time_s: Total time of all jobs, multiplied by their weights.
+        cost: Cost of the network in dollars.
         objective: ``"time"`` or ``"time*cost"``.
-        lower_bound: No bandwidths within the constraints have a lower time, or time times cost.
-        sensitivity: What more bandwidth or money would be worth.
+        lower_bound: Lower bound of the objective within the constraints.
+        sensitivity: The time that more bandwidth or money would save.
         times: Seconds of each job.
         even: Time and cost of the same total bandwidth spread evenly; None if there is no such total, or it breaks a constraint.
     """
@@ -98,22 +98,22 @@ class Design:
 
     @property
     def value(self) -> float:
-        """What was minimised: seconds, or seconds times dollars."""
+        """Value of the objective: seconds, or seconds times dollars."""
         return self.time_s * (self.cost if self.objective == "time*cost" else 1.0)
 
     @property
     def gap(self) -> float:
-        """By how much the lower bound is below the value, as a share of the value."""
+        """Relative distance of the lower bound from the value."""
         return max(1 - self.lower_bound / self.value, 0.0) if self.value else 0.0
 
     @property
     def speed_up(self) -> float | None:
-        """How many times as fast as the even spread it is."""
+        """Speedup over the even spread."""
         return None if self.even is None else self.even[0] / self.time_s
 
     @property
     def gain(self) -> float | None:
-        """How many times lower its time times cost is than that of the even spread."""
+        """Factor by which time times cost is lower than that of the even spread."""
         return None if self.even is None else math.prod(self.even) / (self.time_s * self.cost)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -157,13 +157,13 @@ def optimize(
             dimensions, or a list of :class:`~tacos.design.dimensions.Dimension` or (kind, size), the innermost first.
         workloads: One or several: jobs (:class:`~tacos.design.jobs.TrainingJob`, :func:`~tacos.design.libra.libra`, a job file), `tacos.Workload`, prefixes of Chakra traces,
             training steps. Their times are added up.
-        budget: Total bandwidth per NPU, such as ``"1000GB/s"``, which is spent in full; or dollars at most, such as ``"$20M"``.
+        budget: Total bandwidth per NPU, such as ``"1000GB/s"``, which is spent in full; or the largest cost, such as ``"$20M"``.
         objective: ``"time"`` or ``"time*cost"``.
         cost: Prices: LIBRA's cost file, prices by tier, or dollars per GB/s for each dimension; by default LIBRA's.
         constraints: Such as ``"d0 >= d1"``, ``"d2 + d3 == 200GB/s"``, ``"cost <= $20M"``.
         overlap: Whether computation hides communication: ``"none"`` (LIBRA), ``"background"`` or ``"full"``, see
             :meth:`~tacos.design.jobs.TrainingJob.timing`.
-        weights: How often each job runs; once by default.
+        weights: Number of runs of each job; 1 by default.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -209,7 +209,7 @@ def optimize(
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: what costs nothing has no price."""
+    """Return the value, or None if it is infinite, since JSON has no infinity."""
     return value if math.isfinite(value) else None
 
 
@@ -407,7 +407,7 @@ class _Search:
         return type(best)(moved, self.program.seconds(moved), best.lower_s, best.prices, best.worth)
 
     def least_product(self) -> tuple[Optimum, float]:
-        """Minimise time times cost: branch on the cost, bounded by the lines that evaluated points give."""
+        """Minimise time times cost: branch on the cost, with bounds from the lines of evaluated points."""
         cheapest = self._linear(self.price, LEAST * self.used * self.program.unit)
         floor = 0.0 if cheapest is None else float(self.price @ cheapest)
         top = self._cheapest(self.program.solve())
@@ -437,7 +437,7 @@ class _Search:
             if gap <= _GAP:
                 break
             self.progress(min(1.0, math.log(max(gap, _GAP)) / math.log(_GAP)))
-            if where <= floor * (1 + 1e-12):  # some dimension may have nothing left there
+            if where <= floor * (1 + 1e-12):  # a dimension may have no bandwidth left there
                 where = floor + 0.5 * (points[0].cost - floor)
             if min(abs(where - point.cost) for point in points) <= 1e-13 * ceiling:
                 break  # the lines are as close as rounding allows
@@ -453,9 +453,9 @@ class _Search:
 
     @staticmethod
     def _descend(points: list[_Point], evaluate: Callable[[float], _Point]) -> None:
-        """Find the cost where the product's slope is zero, which the gap alone gives to the root of its size only.
+        """Find the cost at which the slope of the product is zero; closing the gap alone gives it less precisely.
 
-        The slope is monotonous next to the minimum: false position between its neighbours, with the Illinois rule.
+        The slope is monotonic next to the minimum, so use false position between the neighbours, with the Illinois rule.
         """
         at = points.index(min(points, key=lambda point: point.value))
         low, high = points[max(at - 1, 0)], points[min(at + 1, len(points) - 1)]
@@ -480,7 +480,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """The least time of a network that costs at most `cost`, which falls by `price` for each dollar more."""
+    """The least time of a network that costs at most `cost`, and the seconds that each further dollar saves (`price`)."""
 
     cost: float
     found: Optimum
@@ -492,18 +492,18 @@ class _Point:
 
     @property
     def slope(self) -> float:
-        """How fast cost times time grows with the cost."""
+        """Derivative of cost times time by the cost."""
         return self.found.time_s - self.cost * self.price
 
     def line(self, cost: float) -> float:
-        """No network of this cost is faster: the time is convex in the cost."""
+        """Return a lower bound of the time at this cost, since the time is convex in the cost."""
         return self.found.lower_s - self.price * (cost - self.cost)
 
 
 def _least_of_lines(points: Sequence[_Point], floor: float) -> tuple[float, float]:
     """Return the cost that minimizes cost times the largest line, and the minimum.
 
-    A cost times a falling line is concave, so the least is at the lowest cost, at a point, or where two neighbouring lines meet.
+    A cost times a falling line is concave, so the minimum is at the lowest cost, at a point, or where two neighbouring lines meet.
     """
     candidates = [(floor * max(points[0].line(floor), 0.0), floor)]
     for left, right in itertools.pairwise(points):

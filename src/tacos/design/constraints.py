@@ -1,6 +1,6 @@
-"""Linear constraints on bandwidths and cost as people write them: ``d0 >= d1``, ``d2 + d3 == 200GB/s``, ``cost <= $20M``.
+"""Linear constraints on bandwidths and cost as text: ``d0 >= d1``, ``d2 + d3 == 200GB/s``, ``cost <= $20M``.
 
-A constraint is sums of terms between ``==``, ``<=`` and ``>=``. A term is a dimension, ``total`` (all of them), ``cost``, or a
+A constraint compares sums of terms with ``==``, ``<=`` and ``>=``. A term is a dimension, ``total`` (all of them), ``cost``, or a
 constant: a bandwidth with its unit, or dollars. A dimension may have a factor: ``2 * d0``, ``d0 / 4``.
 """
 
@@ -37,7 +37,7 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 
 @dataclass(frozen=True)
 class Limits:
-    """Rows ``lower <= rows @ x <= upper``, with the texts that they come from."""
+    """Rows ``lower <= rows @ x <= upper``, with their texts."""
 
     texts: tuple[str, ...]
     rows: Floats
@@ -45,9 +45,9 @@ class Limits:
     upper: Floats
 
     def conflict(self, used: Floats) -> InfeasibleError | None:
-        """Return an error that names the smallest set of constraints that cannot hold together; None if all can.
+        """Return an error that names a smallest set of constraints that cannot hold together; None if all can.
 
-        A set is smallest in that it can hold as soon as any one of them is left out.
+        The set is minimal: without any one of its constraints, the others can hold.
         """
         if self._feasible(range(len(self.rows)), used):
             return None
@@ -86,12 +86,12 @@ def limits(constraints: Sequence[str], dims: Sequence[Dimension], cost: Floats) 
     """Read constraints.
 
     Args:
-        constraints: As in this module's description.
-        dims: What the names stand for.
+        constraints: Texts, as described above.
+        dims: The dimensions that the names refer to.
         cost: Dollars per byte per second of each dimension.
 
     Raises:
-        ValueError: One is not understood; the message quotes it and says what is wrong.
+        ValueError: A constraint is not understood; the message quotes it and explains the error.
 
     >>> from tacos.design import dimensions
     >>> network = dimensions("ring:4*switch:2")
@@ -139,12 +139,12 @@ def dollars(text: str, *, what: str = "budget") -> float:
 
 
 class _Sum:
-    """A linear expression: what each dimension is multiplied with, a constant, and what it measures."""
+    """A linear expression: the factor of each dimension, a constant, and the unit."""
 
     def __init__(self, dims: int) -> None:
         self.row = np.zeros(dims)
         self.constant = 0.0
-        self.measures = ""  # bandwidth or dollars, once a term has said it
+        self.measures = ""  # bandwidth or dollars, once a term determines it
 
     def measure(self, what: str) -> None:
         if self.measures and self.measures != what:

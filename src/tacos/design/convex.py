@@ -1,11 +1,11 @@
 """The least time of a step over bandwidths with linear limits: cutting planes, a Newton step, and a proof.
 
 The time is ``sum_w max_p (c[w, p] + n[w, p] @ t)`` with ``t[k] = max_d m[k, d] / x[d]``: convex in the bandwidths x.
-With ``u[d] >= 1 / x[d]`` all else is linear, and each 1/x is the supremum of its tangents. So a linear program
-over a few tangents bounds the optimum from below, its own x bounds it from above, and tangents there close the gap.
+With ``u[d] >= 1 / x[d]`` everything else is linear, and each 1/x is the supremum of its tangents. So a linear program
+over a few tangents gives a lower bound, its solution x gives an upper bound, and adding tangents at x closes the gap.
 
-A linear program finds which limits bind, but x only to the root of its tolerance. Newton's method on the equations of the
-binding limits then gives x and the multipliers to rounding. The multipliers prove the result without the solver: for
+A linear program finds the binding limits, but x only to the square root of its tolerance. Newton's method on the equations of the
+binding limits then gives x and the multipliers up to rounding errors. The multipliers prove the result without the solver: for
 ``a[d] = sum_k l[k, d] m[k, d]`` and ``q = A.T @ mu``, no x has a time below ``sum p c + 2 sum_d sqrt(a[d] q[d]) - mu @ b``.
 """
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["LeastTime", "Optimum", "Timing"]
 
 _ENOUGH = 1e-6
-"""Relative gap at which the binding limits are known well enough for Newton's method (chosen)."""
+"""Relative gap at which Newton's method is tried with the binding limits (chosen)."""
 _GAP = 1e-10
-"""Relative gap at which cutting planes stop where Newton's method does not apply (chosen; the solver's tolerance)."""
+"""Relative gap at which cutting planes stop if Newton's method does not apply (chosen; the solver's tolerance)."""
 _PROVEN = 1e-12
 """Relative gap that Newton's method must prove (chosen; rounding is 1e-15)."""
 _ROUNDS = 60
-"""Linear programs for one optimum at most; a dozen is usual."""
+"""Most linear programs for one optimum; a dozen is usual."""
 _PATIENCE = 6
-"""Rounds without a smaller gap after which the solver's tolerance is taken to be reached (chosen)."""
+"""Rounds without a smaller gap after which the solver's tolerance counts as reached (chosen)."""
 LEAST = 1e-8
-"""A used dimension has at least this share of the start's bandwidth (chosen): where next to nothing is as good as nothing, a time
-must still be finite. HiGHS takes coefficients from 1e-9 to 1e15."""
+"""Least bandwidth of a used dimension, as a share of its initial bandwidth (chosen): times must stay finite, and HiGHS accepts
+coefficients from 1e-9 to 1e15."""
 _NEWTON = 12
-"""Steps of Newton's method at most; four are usual."""
+"""Most steps of Newton's method; four are usual."""
 _FIRST = 2.0 ** np.arange(-6, 7)
-"""Where the first tangents touch, in units of an even share."""
+"""Points of the first tangents, in units of an even share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Timing:
     Attributes:
         messages: Bytes that each operation moves per NPU in each dimension; an operation takes ``max(messages / x)``.
         fixed: Seconds of each path through the step that no bandwidth changes.
-        counts: How often each path has each operation. The step takes as long as its longest path.
+        counts: Number of times that each path contains each operation. The step takes as long as its longest path.
     """
 
     messages: Floats
@@ -63,7 +63,7 @@ class Timing:
     counts: Floats
 
     def seconds(self, bandwidths: Floats) -> float:
-        """Return the time at these bandwidths; infinite where a used dimension has none."""
+        """Return the time at these bandwidths; infinite if a used dimension has none."""
         with np.errstate(divide="ignore", invalid="ignore"):
             each = np.where(self.messages > 0, self.messages / bandwidths, 0.0)
         times = each.max(axis=1, initial=0.0)
@@ -77,11 +77,11 @@ class Optimum:
     """The best bandwidths, and a proof of how good they are.
 
     Attributes:
-        bandwidths: In bytes per second.
+        bandwidths: Bandwidths in bytes per second.
         time_s: The time at these bandwidths.
-        lower_s: No bandwidths within the limits have a shorter time.
-        prices: By how much the time falls per unit by which each row's limit is relaxed upwards; negative where it rises.
-        worth: By how much the time falls per byte per second that each dimension gets for nothing.
+        lower_s: Lower bound of the time within the limits.
+        prices: Seconds saved per unit by which each row's limit is raised; negative if the time rises.
+        worth: Seconds saved per byte per second that each dimension gets at no cost.
     """
 
     bandwidths: Floats
@@ -92,7 +92,7 @@ class Optimum:
 
 
 class LeastTime:
-    """The bandwidths of least time under linear limits, which may be moved and asked again.
+    """Finds the bandwidths of least time under linear limits, which can be changed between solutions.
 
     Args:
         timings: Steps whose times are added up.

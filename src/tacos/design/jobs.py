@@ -1,7 +1,7 @@
-"""Jobs: what a training step computes and communicates, one thing after another.
+"""Jobs: the computations and collectives of a training step, in order.
 
-A job is a list of steps: computations, and collectives with their sizes, groups and counts. It knows nothing of a network.
-:meth:`TrainingJob.timing` maps it to the dimensions of one: a collective moves ``m[d]`` bytes per NPU in dimension d, in all
+A job is a list of steps: computations, and collectives with their sizes, groups and counts. It is independent of a network.
+:meth:`TrainingJob.timing` maps it to the dimensions of a network: a collective moves ``m[d]`` bytes per NPU in dimension d, in all
 dimensions at once, and takes ``max_d m[d] / bandwidth[d]``.
 """
 
@@ -86,9 +86,9 @@ class Call:
     Attributes:
         collective: Such as ``"all-reduce"``; ``"send"`` is a message to another rank.
         size_bytes: Buffer size as nccl-tests counts it.
-        group: The ranks, None for all; a list of ranks; or how many ranks it has along each dimension.
-        count: How many times it runs, one after another.
-        background: Whether what follows does not wait for it, as for gradients.
+        group: A group; None for all ranks; a list of ranks; or the number of ranks along each dimension.
+        count: Number of repetitions, one after another.
+        background: Whether later steps do not wait for it, as for gradients.
     """
 
     collective: str
@@ -108,7 +108,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """A group as its ranks."""
+    """A group given by its ranks."""
 
     members: tuple[int, ...]
 
@@ -119,7 +119,7 @@ class Ranks:
 
 @runtime_checkable
 class Timed(Protocol):
-    """What can be designed for: it says how long a step takes as a function of the bandwidths."""
+    """An object to design for: it returns the time of a step as a function of the bandwidths."""
 
     def timing(self, dims: Sequence[Dimension], *, overlap: Overlap) -> Timing:
         """Return the step's time on these dimensions."""
@@ -127,12 +127,12 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a step computes and communicates.
+    """The computations and collectives of a training step.
 
     Attributes:
-        steps: One thing after another.
-        name: For people.
-        npus: How many ranks it needs; None if any number will do.
+        steps: Computations and collectives in order.
+        name: A name for people.
+        npus: Number of ranks that it needs; None for any number.
 
     >>> from tacos.design import dimensions
     >>> step = TrainingJob((Compute(1e-3), Call("all-reduce", 8_000_000)))
@@ -159,9 +159,9 @@ class TrainingJob:
 
         Args:
             dims: Dimensions of a network.
-            overlap: ``"none"``: one thing after another, as in LIBRA. ``"background"``: background collectives run one after
-                another beside what follows them. ``"full"``: everything overlaps. With overlap no dimension
-                is busy for longer than the step takes.
+            overlap: ``"none"``: one step after another, as in LIBRA. ``"background"``: background collectives run one after
+                another, while later steps run. ``"full"``: everything overlaps. With overlap, no dimension
+                is busy for longer than the whole step.
 
         Raises:
             ValueError: A group does not fit the dimensions.
@@ -179,18 +179,19 @@ def serial_timing(
     name: str,
     moved: Callable[[Call], tuple[NDArray[np.float64], float]] | None = None,
 ) -> Timing:
-    """Return the time of steps that run one after another, but for what overlaps.
+    """Return the time of steps that run one after another, except for those that overlap.
 
     Args:
-        steps: What runs.
+        steps: Computations and collectives.
         dims: Dimensions of the network.
         overlap: As in :meth:`TrainingJob.timing`.
-        name: For messages.
-        moved: Gives the bytes of a call in each dimension, and its latency in seconds; by default :func:`messages`, and none.
+        name: Name for messages.
+        moved: Returns the bytes of a call in each dimension, and its latency in seconds; by default :func:`messages`, without
+            latency.
     """
     if overlap not in OVERLAPS:
         raise ValueError(f"overlap must be one of {', '.join(OVERLAPS)}; got {overlap!r}")
-    known: dict[bytes, int] = {}  # operations whose messages are in the same proportions are one
+    known: dict[bytes, int] = {}  # operations with proportional messages are merged
     rows: list[NDArray[np.float64]] = []
     loads = np.zeros(len(dims))
     trail: list[_Piece] = []
@@ -219,7 +220,7 @@ def serial_timing(
     counts = np.zeros((len(paths), len(rows)))
     for row, (_, bytes_) in zip(counts, paths, strict=True):
         row[: len(bytes_)] = bytes_
-    # Operations are in bytes of the whole step, so that their times have the size of the step's.
+    # Operations have the bytes of the whole step, so that their times have the same order of magnitude as the step's.
     total = counts.max(axis=0, initial=0.0)
     return Timing(
         np.array(rows).reshape(len(rows), len(dims)) * total[:, None],
@@ -241,7 +242,7 @@ class _Piece:
 def _paths(
     trail: Sequence[_Piece], operations: int, overlap: Overlap
 ) -> list[tuple[float, NDArray[np.float64]]]:
-    """Paths through a step: fixed seconds, and bytes of each operation."""
+    """Return the paths through a step: fixed seconds, and bytes of each operation."""
     if overlap == "full":
         computed = sum(piece.seconds for piece in trail if piece.operation < 0)
         waited = max((piece.seconds for piece in trail if piece.operation >= 0), default=0.0)
@@ -251,7 +252,7 @@ def _paths(
     for piece in trail:
         if piece.background and overlap == "background":
             entered.append((fixed, counts.copy()))
-            # Those that are there already wait for this one too.
+            # Earlier background paths continue with this one too.
             for i, (seconds, behind) in enumerate(entered):
                 behind[piece.operation] += piece.bytes
                 entered[i] = (seconds + piece.seconds, behind)
@@ -265,7 +266,7 @@ def _paths(
 def elapsed(steps: Sequence[Compute | Call], seconds: Sequence[float], overlap: Overlap) -> float:
     """Return the time of steps whose calls take `seconds` each, in order.
 
-    With overlap, calls run one after another beside what they overlap.
+    With overlap, calls run one after another, concurrently with the steps that they overlap.
 
     >>> elapsed([Compute(1.0), Call("all-gather", 8, background=True), Compute(1.0)], [0.5], "background")
     2.0
@@ -285,8 +286,8 @@ def elapsed(steps: Sequence[Compute | Call], seconds: Sequence[float], overlap: 
 def messages(call: Call, dims: Sequence[Dimension]) -> NDArray[np.float64]:
     """Return the bytes that one NPU sends in each dimension during a call.
 
-    A reduce-scatter leaves each dimension with the share of what the one inside it was left with; an all-gather is its
-    reverse, an all-reduce both. An all-to-all sends ``size (n - 1) / n`` in every dimension.
+    In a reduce-scatter, each dimension works on the share that the dimension inside it leaves. An all-gather is the
+    reverse, an all-reduce is both. An all-to-all sends ``size (n - 1) / n`` in every dimension.
     """
     rule = MESSAGES[call.collective]
     ranks = crossed(call.group, dims) if rule == "pair" else spread(call.group, dims)
@@ -307,7 +308,7 @@ def messages(call: Call, dims: Sequence[Dimension]) -> NDArray[np.float64]:
 def spread(
     group: Group | tuple[int, ...] | Ranks | None, dims: Sequence[Dimension]
 ) -> tuple[int, ...]:
-    """Return how many ranks a group has along each dimension.
+    """Return the number of ranks of a group along each dimension.
 
     Raises:
         ValueError: The group is not a product of such numbers.
@@ -381,7 +382,7 @@ def _shortly(members: tuple[int, ...]) -> str:
 
 
 def strides_of(group: Group | None, sizes: Sequence[int]) -> list[int]:
-    """Return how far apart a group's ranks are within each dimension."""
+    """Return the stride of a group's ranks within each dimension."""
     stride, inside, found = 1 if group is None else group.stride, 1, []
     for size in sizes:
         found.append(max(inside, stride) // inside)

@@ -29,7 +29,7 @@ def libra(workload: str | os.PathLike[str], communicator: str | os.PathLike[str]
 
     A line of the workload is a layer: its name, a number that is ignored, duration in ns, collective and bytes of the forward,
     input-gradient and weight-gradient phase, and an update time that LIBRA does not count. Bytes of an all-gather
-    are one NPU's part. The communicators say how many ranks each phase's collectives have in each dimension, -1 for none.
+    are one NPU's part. The communicators give the number of ranks of each phase's collectives in each dimension, -1 for none.
     Collectives of weight gradients are in the background.
 
     Raises:

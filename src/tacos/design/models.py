@@ -1,4 +1,4 @@
-"""Jobs that train a model: for the search what a rank computes and exchanges, for finalists whole training steps."""
+"""Jobs that train a model: the search uses the work of one rank, finalists use whole training steps."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["ModelJob"]
 
 @dataclass(frozen=True)
 class ModelJob:
-    """A model that is trained, as :func:`tacos.training.step` takes it.
+    """A model to train, with the arguments of :func:`tacos.training.step`.
 
-    Designs count the rank of the stage that computes longest, and all that a step takes where communication is free:
-    computation, waits for other stages, and the host.
+    A design counts the rank of the stage that computes longest, and the time of a step without communication:
+    computation, waiting for other stages, and the host.
 
     Attributes:
         model: The model.
         parallel: How it is split over NPUs.
-        device: A device by its name, or a table.
+        device: Name of a device, or a device.
         dtype: Type of matrix products.
 
     >>> from tacos import training
@@ -58,7 +58,7 @@ class ModelJob:
         return self.model.name
 
     def on(self, npus: int) -> TrainingJob:
-        """Return what a step computes and communicates on this many NPUs.
+        """Return the computations and collectives of a step on this many NPUs.
 
         Raises:
             ValueError: The parallelism does not fit the model or the number of NPUs, or the step does not fit into memory.
@@ -108,7 +108,7 @@ class ModelJob:
 
 
 def _merged(nodes: Iterable[RankNode]) -> list[Compute | Call]:
-    """Count equal nodes; what no other node waits for keeps its place among them."""
+    """Merge equal nodes; nodes that no other node waits for keep their position."""
     found: list[Compute | Call] = []
     seconds, calls = 0.0, Counter[Call]()
 
@@ -125,7 +125,7 @@ def _merged(nodes: Iterable[RankNode]) -> list[Compute | Call]:
             continue
         label, group = node.collective.replace("_", "-"), _group(node.members)
         if node.kind != COLL or (label == "all-reduce" and len(node.members) == 2):
-            label = "send"  # two ranks that add up send each other as much as they have
+            label = "send"  # in an all-reduce of two ranks, each sends its whole buffer
         call = Call(label, round(node.bytes), group, 1, not node.awaited)
         if call.background:
             close()

@@ -1,14 +1,14 @@
 """Shapes: all ways to build a network of N NPUs from rings, cliques and switches, and the best for each budget.
 
-Time and cost follow :func:`tacos.design.bandwidths.optimize`, but here the kind of a dimension counts for the time too:
+Time and cost follow :func:`tacos.design.bandwidths.optimize`, but here the kind of a dimension affects the time too:
 
 - a hop takes the latency of a link; a ring of n takes n // 2 hops, a clique one, a switch two;
 - an all-to-all sends its bytes over several links of a ring: ``n**2 // 4`` of n parts instead of n - 1;
-- a group that has only some of a dimension's NPUs has only some of its links: part of a ring is a line, of half the bandwidth, or
-  a sparse ring that shares links with its siblings; k of a clique's n NPUs have k - 1 of n - 1 links.
+- a group with only some of a dimension's NPUs has only some of its links: part of a ring is a line, with half the bandwidth, or
+  a sparse ring that shares links with other groups; k of a clique's n NPUs have k - 1 of n - 1 links.
 
-The least time under a cost C alone is ``F + G / C``. F and bounds of G come for thousands of shapes at once, so for each budget
-only the shapes that may win are solved exactly, the most promising first, until no other can win.
+If only the cost C is limited, the least time is ``F + G / C``. F and bounds of G are computed for thousands of shapes at once. So for each
+budget only the shapes that may win are solved exactly, the most promising first, until no other shape can win.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ EXTENTS: Mapping[str, float] = {
     "InterNode": 128,
     "InterPod": math.inf,
 }
-"""How many NPUs a package, a node, a pod and a cluster hold at most: those of LIBRA's network of 4,096 NPUs."""
+"""Most NPUs of a package, a node, a pod and a cluster, from LIBRA's network of 4,096 NPUs."""
 _POINTS = 13
 """Default number of budgets: from 1/16 of the largest to the largest, three per doubling."""
 _SPAN = 16.0
@@ -77,13 +77,13 @@ class Shape:
     Attributes:
         dims: Its dimensions, the innermost first.
         bandwidths_Bps: Bandwidth of each dimension, per NPU.
-        cost: In dollars.
-        time_s: Time of all jobs together, by the model.
-        lower_bound_s: No shape that was asked for is faster at this cost.
-        synthesized_s: The same with the executed times of synthesized collectives, for models their training steps; None where
-            that was not asked for.
-        nccl_s: The training steps with what stock NCCL would do; None where that was not asked for, or jobs train no model.
-        note: Why there are no such times.
+        cost: Cost in dollars.
+        time_s: Total time of all jobs, by the model.
+        lower_bound_s: Lower bound of the time of any shape within the limits at this cost.
+        synthesized_s: Total time with the executed times of synthesized collectives, or of training steps for models; None if
+            it was not requested.
+        nccl_s: Time of the training steps with stock NCCL; None if it was not requested, or if jobs do not train models.
+        note: Why such times are missing.
     """
 
     dims: tuple[Dimension, ...]
@@ -97,7 +97,7 @@ class Shape:
 
     @property
     def spec(self) -> str:
-        """The network as a short name with its speeds, as ``tacos topo`` takes it."""
+        """The network as a spec with its speeds, for ``tacos topo``."""
         return "*".join(
             f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}@{link / 1e9:.6g}GB/s"
             for one, link in zip(
@@ -107,7 +107,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The kinds and sizes alone."""
+        """The kinds and sizes without speeds."""
         return "*".join(
             f"{'fc' if one.kind == 'clique' else one.kind}:{one.size}" for one in self.dims
         )
@@ -119,9 +119,9 @@ class NetworkFront:
 
     Attributes:
         points: One for each budget.
-        shapes: How many shapes there are within the limits.
-        solved: For how many of them, counted once per budget, the bandwidths were computed; bounds exclude the others.
-        runners_up: At the largest budget, the next best shapes.
+        shapes: Number of shapes within the limits.
+        solved: Number of shapes, summed over budgets, whose bandwidths were computed; bounds exclude the others.
+        runners_up: The next best shapes at the largest budget.
     """
 
     points: tuple[Shape, ...]
@@ -169,23 +169,23 @@ def shapes(
     """Find the best dimensions, their kinds and their bandwidths for budgets up to a largest one.
 
     Args:
-        npus: How many NPUs.
+        npus: Number of NPUs.
         workloads: Jobs, as for :func:`tacos.design.bandwidths.optimize`, whose groups are sizes with strides.
         budget: The largest budget, such as ``"$20M"``; the front begins at a sixteenth of it.
-        points: How many budgets, in equal ratios.
-        max_dims: Dimensions at most.
+        points: Number of budgets, in equal ratios.
+        max_dims: Largest number of dimensions.
         kinds: Kinds of dimensions: ``"ring"``, ``"clique"``, ``"switch"``.
-        ports: Links of one NPU at most: two for a ring, n - 1 for a clique, one for a switch.
-        radix: NPUs at one switch at most.
-        bandwidth: What one NPU can send at most, over all dimensions.
+        ports: Most links of one NPU: two for a ring, n - 1 for a clique, one for a switch.
+        radix: Most NPUs at one switch.
+        bandwidth: Largest total bandwidth of one NPU, over all dimensions.
         cost: Prices by tier, or LIBRA's cost file; LIBRA's prices by default.
-        extents: How many NPUs each tier holds at most: a dimension lies in the first tier that holds it and all inside it.
+        extents: Most NPUs of each tier; a dimension belongs to the first tier that holds it and all dimensions inside it.
         latency: Latency of one link.
         overlap: As for :func:`tacos.design.bandwidths.optimize`.
-        finalists: For how many of the best networks at the largest budget collectives are synthesized. Jobs that train models go
-            through :func:`tacos.training.step`, with NCCL's collectives and with synthesized ones.
-        executor: Where budgets are searched and finalists synthesized: what :func:`tacos.workers.opened` opens by name, or
-            any executor; here, one after another, if none is given. It stays open.
+        finalists: Number of the best networks at the largest budget for which collectives are synthesized. For jobs that train
+            models, :func:`tacos.training.step` predicts a step, with NCCL's collectives and with synthesized ones.
+        executor: Where budgets are searched and finalists synthesized: any executor, such as one from
+            :func:`tacos.workers.opened`; by default this process. It is not closed.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -250,7 +250,7 @@ def _check(
 
 
 def _checked(given: Sequence[Any]) -> list[TrainingJob]:
-    """Jobs whose groups fit any shape."""
+    """Check that the groups of jobs fit any shape."""
     jobs: list[TrainingJob] = []
     for one in given:
         if not isinstance(one, TrainingJob):
@@ -269,7 +269,7 @@ def _checked(given: Sequence[Any]) -> list[TrainingJob]:
 
 
 def _factorizations(n: int, most: int, least: int = 2) -> Iterator[tuple[int, ...]]:
-    """Ordered ways to write n as a product of at most `most` factors."""
+    """Yield ordered factorizations of n with at most `most` factors."""
     yield (n,)
     if most > 1:
         for first in range(least, n // least + 1):
@@ -312,7 +312,7 @@ class _Space:
         latency_s: float,
     ) -> None:
         self.npus, self.jobs = npus, jobs
-        # Bounds count sums only, so that equal calls are one.
+        # Bounds only count sums, so equal calls are merged.
         counts: dict[Call, float] = {}
         for job in jobs:
             for call in job.calls:

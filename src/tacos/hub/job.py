@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "OPTIMIZERS", "Job", "optimizer"]
 
 MODES = ("sync", "stale", "async")
-"""How steps relate: all workers together, at most some steps apart, or each for itself."""
+"""How workers are synchronized: in every step, within a number of steps, or not at all."""
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {
@@ -83,7 +83,7 @@ class Job:
         group_of: The group of each parameter; by default all are in the first.
         workers: Number of workers that begin together.
         mode: One of :data:`MODES`.
-        staleness: In mode ``"stale"``, how many steps a worker may be ahead of the slowest.
+        staleness: In mode ``"stale"``, the number of steps that a worker may be ahead of the slowest.
         deterministic: Sum in the order of ranks, whatever order gradients arrive in.
         average: Divide sums by the number of workers that contributed.
         elastic: Complete a step without workers that are lost; otherwise the job fails.
@@ -137,7 +137,7 @@ class Job:
 
     @property
     def states(self) -> int:
-        """Arrays of optimizer state beside the weights."""
+        """Number of arrays of optimizer state."""
         if self.optimizer == "sgd":
             return int(any(group["momentum"] for group in self.groups))
         return 3 if any(group["amsgrad"] for group in self.groups) else 2

@@ -31,7 +31,7 @@ class Relay:
         rank: Number of this hub.
         racks: Number of hubs.
         meeting: ``host:port`` at which hub 0 listens and to which the others connect.
-        network: The network between the hubs; by default all are connected to each other alike.
+        network: The network between the hubs; by default all are connected equally.
         timeout: Seconds without progress after which the exchange fails.
         token: A secret that all hubs share.
         members: The hubs' numbers among the ranks that ``TACOS_ADDRESSES`` lists, as in a lab.

@@ -1,6 +1,6 @@
 """The optimizer service: sessions and their workers, checkpoints, and control over HTTP and JSON.
 
-Gradients do not pass through this module. They go straight to the cores, over one port each. HTTP carries rare requests:
+Gradients do not pass through this module. They go directly to the cores, over one port each. HTTP carries rare requests:
 sessions, workers that join and leave, health, metrics and checkpoints.
 """
 
@@ -40,7 +40,7 @@ _LARGEST_REQUEST = 16 << 20  # bytes of JSON
 _SLOWEST_REQUEST_S = 30.0
 _POLL_S = 0.05
 _FINAL_CHECKPOINT_S = 5.0
-_MOST_REQUESTS = 1024  # that wait at a time, of all tenants
+_MOST_REQUESTS = 1024  # most waiting requests of all tenants
 
 
 class _Refused(TacosError):
@@ -64,7 +64,7 @@ class _Worker:
     """Descriptor of memory that it shares with the service, until it has opened it."""
 
     def forget_memory(self) -> None:
-        """The worker has opened its memory, or never will."""
+        """Close the descriptor, since the worker has opened its memory or never will."""
         memory, self.memory = self.memory, -1
         if memory >= 0:
             os.close(memory)
@@ -83,7 +83,7 @@ class Session:
     job: Job
     tenant: Tenant
     number: int
-    """By which the core knows the job."""
+    """The job's number in the core."""
     resumed_at: int
     """The step of the checkpoint that it continues; 0 if it is new."""
     initialized: bool = False
@@ -111,7 +111,7 @@ class Server:
         every: Steps between checkpoints.
         tls: Files of a certificate and its key, for the control plane.
         pin: Bind each core's thread to a processor.
-        relay: How this hub exchanges sums with hubs of other racks, see :class:`tacos.hub.relay.Relay`.
+        relay: The exchange of sums with hubs of other racks, see :class:`tacos.hub.relay.Relay`.
         log: Called with one line for each event. Default: standard error.
 
     Raises:
@@ -226,7 +226,7 @@ class Server:
             if thread is not threading.current_thread():
                 thread.join(10.0)
 
-    # --- what happens by itself
+    # --- background work
 
     def _watch(self) -> None:
         """Report workers that the cores have lost."""
@@ -272,7 +272,7 @@ class Server:
         snapshot = self._service.snapshot(session.number, version, patience_s)
         if snapshot is None:
             return False
-        with session.writing:  # an older one, which took longer, must not replace a newer one
+        with session.writing:  # an older checkpoint that took longer must not replace a newer one
             if session.checkpoint_step is None or session.checkpoint_step <= snapshot.version:
                 path = self._path(session.tenant, session.job.name)
                 checkpoint.save(path, session.job, snapshot)
@@ -299,7 +299,7 @@ class Server:
             self._lock.notify_all()
         self._service.drop(session.number, why)
 
-    # --- what is asked over HTTP
+    # --- requests over HTTP
 
     def health(self) -> dict[str, Any]:
         """Return the status of the service, its cores, uptime and number of sessions."""
@@ -408,7 +408,7 @@ class Server:
             _refuse(HTTPStatus.BAD_REQUEST, f"rank must be a number from 0; got {rank!r}")
         with self._lock:
             session = self._session(tenant, name)
-            if not session.workers:  # all have left: the next ones begin together again
+            if not session.workers:  # all have left, so the next workers begin together again
                 session.started = False
             ranks = {worker.rank for worker in session.workers.values()}
             if rank is None:
@@ -583,7 +583,7 @@ class _Http(ThreadingHTTPServer):
         self._context = context
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the request's own thread, so that a client that does not shake hands stops no other."""
+        """Do the TLS handshake in the request's thread, so that a silent client does not block others."""
         request.settimeout(_SLOWEST_REQUEST_S)
         if self._context is None:
             super().finish_request(request, client_address)
@@ -647,6 +647,6 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_DELETE = _handle
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are not logged; what happens to workers is."""
+            """Log nothing; events of workers are logged elsewhere."""
 
     return Handler

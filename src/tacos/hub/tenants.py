@@ -24,9 +24,9 @@ class Tenant:
     name: str
     token: str = ""
     memory_bytes: int = 0
-    """What all jobs together may take; 0: any."""
+    """Memory limit of all its jobs; 0: none."""
     rate_Bps: int = 0
-    """What all workers together may send per second; 0: any."""
+    """Limit of the bytes per second from all its workers; 0: none."""
 
 
 class Tenants:

@@ -176,7 +176,7 @@ class Optimizer(torch.optim.Optimizer):
             self.close()
 
     def _begin(self) -> None:
-        """Set the first weights, or take those that the job has."""
+        """Set the first weights, or pull those of the job."""
         if self.worker.initialize:
             for place, each in enumerate(self._parameters):
                 self.worker.put(self._names[place], _host(each).numpy(), updates=0)
@@ -244,7 +244,7 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def _check_groups(self) -> None:
-        """A step may change the learning rate; the service has the other hyperparameters from the beginning."""
+        """Refuse changes of hyperparameters other than the learning rate, which the service has from the beginning."""
         for number, (group, before) in enumerate(
             zip(self.param_groups, self._settings, strict=True)
         ):
@@ -295,7 +295,7 @@ class Optimizer(torch.optim.Optimizer):
         for place, each in enumerate(self._parameters):
             key, state = self._names[place], self._torch.state.get(each, {})
             names = _arrays(job.optimizer, job.groups[job.group_of[place]])
-            # Of SGD, torch keeps no count; only whether there is a momentum matters.
+            # For SGD, torch does not count updates; only whether there is momentum matters.
             count = int(state["step"]) if "step" in state else int(bool(state))
             self.worker.put(key, _host(each).numpy(), updates=count)
             for slot, name in enumerate(names, 1):
@@ -304,7 +304,7 @@ class Optimizer(torch.optim.Optimizer):
                 self.worker.put(key, held.numpy(), state=slot)
 
     def leave(self) -> None:
-        """Leave the job between steps; the other workers go on."""
+        """Leave the job between steps; the other workers continue."""
         self._unhook()
         self.worker.leave()
 
@@ -327,7 +327,7 @@ def _arrays(rule: str, group: Any) -> tuple[str, ...]:
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """Values in float32, contiguous, in the host's memory; the tensor's own memory where that fits."""
+    """Return the values as contiguous float32 in host memory, without a copy if possible."""
     return tensor.detach().to("cpu", torch.float32).contiguous().view(-1)
 
 
@@ -346,7 +346,7 @@ def _made(config: str | dict[str, Any], parameters: list[Any]) -> torch.optim.Op
 class DiLoCo:
     """Local steps of a torch optimizer, with an exchange through the service every `every` steps.
 
-    The workers push how far they have moved (pseudo-gradients); the service averages them and takes a step of the
+    The workers push the changes of their weights (pseudo-gradients); the service averages them and takes a step of the
     outer optimizer, and all workers continue from its result. Nothing is sent between exchanges.
 
     Args:

@@ -171,7 +171,7 @@ class Worker:
     Attributes:
         job: The job.
         rank: Place in the order of summation.
-        step: The first step that this worker takes part in: 0, or where a job that it joins or resumes is.
+        step: The first step that this worker takes part in: 0, or the current step of a job that it joins or resumes.
         initialize: Whether this worker is the one that must :meth:`put` the first weights.
         shares: Whether data go through shared memory.
     """
@@ -301,7 +301,7 @@ class Worker:
         self.control.ask("POST", f"{self._path}/meet", {"point": point})
 
     def leave(self) -> None:
-        """Leave the job between steps; the others go on."""
+        """Leave the job between steps; the other workers continue."""
         if self._closed:
             return
         with suppress(CommunicationError):

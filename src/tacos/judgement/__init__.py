@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Judgement", "RingVerdict", "Verdict", "judge"]
 
 _ENGINES = ("forest", "symmetric", "hierarchical", "one-shot")
-"""Engines whose algorithms stand for the best: quick to find, and near the bound for large or small buffers."""
+"""Engines that represent the best algorithm: quick to run, and near the bound for large or small buffers."""
 _SAMPLES = 3
 """Sizes for which algorithms are found; each is then executed at every size."""
 _LARGE = 16 << 20
 """From this size bandwidth decides (chosen)."""
 _GOOD, _FLAT, _NEAR = 0.85, 0.1, 0.12
-"""What counts as good beside NCCL's model, as a flat curve, and as near to a fraction (chosen)."""
+"""Thresholds for a good share of NCCL's model, a flat curve, and closeness to a fraction (chosen)."""
 _SLOW_START = 3.0
 """Small buffers that take more than this many times NCCL's modelled time get a cause of their own (chosen)."""
 
@@ -92,7 +92,7 @@ class RingVerdict:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a log says about a network.
+    """The comparison of a log with a network.
 
     Attributes:
         source: The log.
@@ -125,7 +125,7 @@ def judge(
     nccl_log: str | os.PathLike[str] | Log | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Judgement:
-    """Say how good measured times are for a network, and what may be wrong.
+    """Compare measured times with what a network allows, and name likely problems.
 
     Args:
         log: Output of nccl-tests, rccl-tests, an OSU benchmark or ``tacos run``; lines of ``NCCL_DEBUG=INFO`` in it count too.
@@ -262,7 +262,7 @@ def _best(
 
 
 def _rings(log: Log, topology: Topology) -> RingVerdict | None:
-    """NCCL's rings beside those that its model suggests, and what both carry over the network's links."""
+    """NCCL's rings, those that its model suggests, and the loads of both on the network's links."""
     if not log.rings:
         return None
     members = np.arange(topology.npus, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Logs of benchmarks and of NCCL: what was measured, and which rings were used.
+"""Logs of benchmarks and of NCCL: measurements, and the rings that NCCL used.
 
 :func:`read_log` knows nccl-tests and rccl-tests (text and JSON), the OSU benchmarks and ``tacos run`` (table and JSON), and picks
 up what ``NCCL_DEBUG=INFO`` says in between. A file of ``NCCL_GRAPH_DUMP_FILE`` is read too. A kind of log is one entry of
@@ -27,17 +27,17 @@ _LARGEST_LOG = 1 << 30
 
 
 class Measured(NamedTuple):
-    """What was measured at one size."""
+    """The measurement of one size."""
 
     size_bytes: int
-    """As nccl-tests counts it; of OSU benchmarks, what their own size means for the number of ranks."""
+    """Size as nccl-tests counts it; sizes of OSU benchmarks are converted."""
     time_s: float
     """Of the faster one of in-place and out-of-place."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a log says.
+    """The contents of a log.
 
     Attributes:
         source: The file.

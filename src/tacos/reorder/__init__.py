@@ -1,8 +1,8 @@
 """The order of ranks that makes a job's collectives fastest, without new software in the job.
 
-Libraries lay rings and trees along rank numbers, and clouds hand out machines in any order. :func:`reorder` finds
-the order of hosts in which a pattern of messages is fastest, with a lower bound that says how much better an order could
-be; :func:`tacos.reorder.files.write` writes what launchers need to use it.
+Libraries build rings and trees along rank numbers, and clouds assign machines in any order. :func:`reorder` finds
+the order of hosts in which a pattern of messages is fastest, and a lower bound on the time of any order.
+:func:`tacos.reorder.files.write` writes files with which launchers use the order.
 
 >>> import numpy as np, tacos
 >>> near = np.kron(np.eye(2), np.ones((2, 2)))[:, [0, 2, 1, 3]][[0, 2, 1, 3]]   # racks {0, 2} and {1, 3}
@@ -34,21 +34,21 @@ __all__ = ["Order", "reorder"]
 
 _DEFAULT_SIZE = "64MB"
 _LARGE = 10**9
-"""The buffer for which orders are found that count bandwidths only."""
+"""Size of the buffer in bytes if only bandwidths count."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order of ranks, and what it gains.
+    """An order of ranks, and its predicted gain.
 
     Attributes:
         order: The old rank (or NPU) of each new rank.
         hosts: The hosts in their new order.
         cost: Seconds that the pattern takes in this order.
-        cost_before: Seconds in the order given.
-        lower_bound: Seconds that no order beats.
-        exact: Whether no order is faster.
-        pattern: What was optimized; of ``"nccl"`` the choice that is faster.
+        cost_before: Seconds in the original order.
+        lower_bound: Lower bound on the seconds of any order.
+        exact: Whether the order is proven optimal.
+        pattern: The pattern that was optimized; for ``"nccl"``, the faster of its choices.
         size: ``"latency"``, ``"bandwidth"``, or the buffer's size in words.
         shared: Whether links that several messages share were counted.
         ranks: The old ranks of each host, in the new order.
@@ -67,12 +67,12 @@ class Order:
 
     @property
     def gap(self) -> float:
-        """By which share of its cost the order may be slower than the best one."""
+        """Largest share by which the order can be slower than the best one."""
         return 1 - self.lower_bound / self.cost if self.cost else 0.0
 
     @property
     def speedup(self) -> float:
-        """How many times faster the order is than the one given."""
+        """Speedup over the original order."""
         return self.cost_before / self.cost if self.cost else 1.0
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def reorder(
     best, name = min(found, key=lambda one: one[0].cost)
     before = min(one.cost_before for one, _ in found)
     bound = min(one.lower_bound for one, _ in found)
-    if best.cost >= before:  # never worse, and unchanged where nothing is gained
+    if best.cost >= before:  # never worse; unchanged if there is no gain
         best = next(one for one, _ in found if one.cost_before == before).unchanged()
     order = best.order
     return Order(
@@ -191,7 +191,7 @@ def _turns(name: str) -> bool:
 
 
 def _size(size: Quantity | None, costs: Costs) -> tuple[float, str, bool]:
-    """Bytes of the buffer, the size in words, and whether latencies count."""
+    """Return the bytes of the buffer, the size in words, and whether latencies count."""
     if size is None:
         size = "latency" if costs.byte_s is None else _DEFAULT_SIZE
     if size == "latency":

@@ -1,4 +1,4 @@
-"""Costs of messages between hosts, and how they follow from matrices and topologies."""
+"""Costs of messages between hosts, from matrices and topologies."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _RANK = re.compile(r"(.+):(\d+)")
 
 @dataclass(frozen=True)
 class Costs:
-    """What messages cost between hosts.
+    """The costs of messages between hosts.
 
     Attributes:
         names: The hosts.
         ranks: The ranks (or NPUs) of each host, in their order.
         latency_s: Seconds of an empty message, from host to host.
-        byte_s: Seconds per byte, or None where only latencies are known.
+        byte_s: Seconds per byte; None if only latencies are known.
         network: The topology whose links the messages share, if known.
-        npus: The NPU that stands for each host there.
+        npus: The NPU that represents each host in that topology.
         source: Where the costs come from, for messages.
     """
 
@@ -47,7 +47,7 @@ class Costs:
     source: str = "the matrix"
 
     def only(self, hosts: Sequence[str], source: str = "hosts") -> Costs:
-        """The costs between some of the hosts, in the order given.
+        """Return the costs between some of the hosts, in the given order.
 
         >>> from tacos.reorder.sources import costs_of
         >>> three = costs_of(np.array([[0, 1, 2], [1, 0, 3], [2, 3, 0]]))
@@ -81,7 +81,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def refuse(wrong: NDArray[np.bool_], names: Sequence[str], what: str, how: str) -> None:
-    """Name the pairs of hosts that are wrong, if there are some."""
+    """Raise an error that names the pairs of hosts that are wrong, if there are any."""
     src, dst = np.nonzero(wrong & ~np.eye(len(names), dtype=bool))
     if len(src):
         pairs = [
@@ -91,7 +91,7 @@ def refuse(wrong: NDArray[np.bool_], names: Sequence[str], what: str, how: str) 
 
 
 def square(matrix: NDArray[np.float64], names: Sequence[str] | None, what: str) -> Any:
-    """The matrix with nothing on its diagonal; refuse it if it is not square or has gaps."""
+    """Return the matrix with zeros on its diagonal; refuse it if it is not square or has gaps."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         shape = " x ".join(map(str, matrix.shape)) or "a single number"
         raise ValueError(f"{what} is {shape}; it must be square, a row and a column for every host")
@@ -109,7 +109,7 @@ def grouped(
     byte_s: NDArray[np.float64] | None,
     source: str,
 ) -> Costs:
-    """Costs between ranks as costs between their hosts: the median over the pairs of ranks."""
+    """Convert costs between ranks to costs between their hosts: the median over pairs of ranks."""
     matches = [_RANK.fullmatch(name) for name in names]
     if not all(matches):
         alone = tuple((i,) for i in range(len(names)))
@@ -141,7 +141,7 @@ def grouped(
 
 
 def of_topology(network: Topology, source: str, npus_per_host: int | None = None) -> Costs:
-    """Routes between the first NPUs of all hosts; names host:number tell which NPUs are of one host."""
+    """Return the costs of routes between the first NPUs of all hosts; names host:number define the hosts."""
     names = list(network.names[: network.npus]) or [str(i) for i in range(network.npus)]
     if npus_per_host is not None:
         if npus_per_host < 1 or network.npus % npus_per_host:

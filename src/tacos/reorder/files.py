@@ -1,6 +1,6 @@
 """Files with which unmodified jobs use an order: one record per file.
 
-:func:`write` puts them into a directory, with a README that says how each is used. All of them are made from one
+:func:`write` writes them to a directory, with a README that explains how to use each. All of them are made from one
 :class:`Plan`; a file for another launcher is one entry of :data:`FILES`.
 """
 
@@ -32,17 +32,17 @@ __all__ = ["FILES", "LaunchFile", "Plan", "write"]
 
 _TUNED_SIZES = [1 << power for power in range(10, 34)]
 _MOST_BYTES = 4294967295
-"""The largest size that a tuner file can hold."""
+"""The largest size in a tuner file."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the files say.
+    """The contents of the files.
 
     Attributes:
         order: The order of ranks.
         slots: Ranks on each host, in the new order.
-        costs: What messages cost, if known.
+        costs: The costs of messages, if known.
     """
 
     order: Order
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """Host and number on it of every new rank."""
+        """Return the host of every new rank, and its number on that host."""
         both = zip(self.order.hosts, self.slots, strict=True)
         return [(host, number) for host, count in both for number in range(count)]
 
@@ -62,8 +62,8 @@ class LaunchFile:
 
     Attributes:
         name: Its name, as the README shows it.
-        make: The files' texts by name, or a sentence why there is none.
-        how: How it is used, for the README: Markdown.
+        make: A function that returns the files' texts by name, or a sentence why there are none.
+        how: How to use it, as Markdown for the README.
     """
 
     name: str
@@ -82,9 +82,9 @@ def write(
 
     Args:
         order: The order to use.
-        folder: The directory; it is made if it does not exist.
-        slots: Ranks on every host; by default as many as the order has.
-        costs: What messages cost; with it, files for NCCL are written too.
+        folder: The directory; it is created if it does not exist.
+        slots: Ranks on every host; by default the number in the order.
+        costs: The costs of messages; with them, files for NCCL are written too.
 
     Returns:
         The paths, the README first.
@@ -238,7 +238,7 @@ def _kubernetes(plan: Plan) -> dict[str, str]:
 
 
 def _graphs(plan: Plan) -> dict[str, str] | str:
-    """NCCL's rings inside each host, as the model of NCCL lays them in this order."""
+    """Return NCCL's rings inside each host, as the model of NCCL builds them in this order."""
     if plan.costs is None or plan.costs.network is None:
         return "it needs a topology with the links inside the hosts"
     boxes = plan.order.ranks
@@ -260,7 +260,7 @@ def _graphs(plan: Plan) -> dict[str, str] | str:
 
 
 def _inside(ring: tuple[int, ...] | list[int], box: tuple[int, ...]) -> list[int]:
-    """The part of a ring in one host, from where it enters to where it leaves, as numbers of devices."""
+    """Return the part of a ring in one host, from where it enters to where it leaves, as device numbers."""
     inside = [npu in box for npu in ring]
     start = next(i for i in range(len(ring)) if inside[i] and not inside[i - 1])
     turned = [*ring[start:], *ring[:start]]
@@ -268,7 +268,7 @@ def _inside(ring: tuple[int, ...] | list[int], box: tuple[int, ...]) -> list[int
 
 
 def _graph(channels: list[list[int]], speed: float) -> str:
-    """The file that NCCL reads; it takes the speed of a channel, in GB/s, for its tuning."""
+    """Return the file that NCCL reads; NCCL uses the speed of a channel, in GB/s, for its tuning."""
     root = ET.Element("graphs", version="1")
     graph = ET.SubElement(
         root, "graph", id="0", pattern="4", crossnic="0", nchannels=str(len(channels)), speedintra=f"{speed:.4g}",
@@ -285,7 +285,7 @@ def _graph(channels: list[list[int]], speed: float) -> str:
 
 
 def _tuner(plan: Plan) -> dict[str, str] | str:
-    """Ring or tree for every range of sizes, whichever the costs make faster in the new order."""
+    """Choose ring or tree for every range of sizes, whichever is faster in the new order."""
     if plan.costs is None or plan.costs.byte_s is None:
         return "it needs bandwidths"
     at = {name: i for i, name in enumerate(plan.costs.names)}

@@ -1,8 +1,8 @@
-"""What algorithms send between the places of an order: one record per pattern.
+"""The messages of algorithms between the places of an order: one record per pattern.
 
 A pattern lists *terms*: messages between places that run at once, all of one size, repeated some times. A ring's term
-takes the mean of its hops, or its slowest hop's bytes if that is longer, since a chunk passes all hops while every hop
-carries a chunk at a time. Every other term is a step and takes as long as its slowest message.
+takes the mean of its hops, or the time of its slowest hop's bytes if that is longer: each chunk passes all hops, and
+each hop carries one chunk at a time. Every other term is a step and takes as long as its slowest message.
 
 A pattern is one entry of :data:`PATTERNS`; :func:`of_program` makes the terms of any program.
 """
@@ -42,21 +42,21 @@ class Term:
     dst: NDArray[np.int32]
     bytes: float
     weight: int = 1
-    """How many times they run, one after the other."""
+    """Number of repetitions, one after the other."""
     ring: bool = False
     latency: bool = True
-    """Whether latencies count: not where other messages hide them."""
+    """Whether latencies count; false if other messages hide them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """An algorithm, seen as messages between places.
+    """An algorithm as messages between places.
 
     Attributes:
         name: As users write it.
         terms: The messages among some places, for a buffer of some bytes.
-        turns: Whether an order may be turned around the places without changing its time.
-        choices: The patterns of which the faster one runs, instead of terms.
+        turns: Whether rotating an order does not change its time.
+        choices: Instead of terms: patterns, the fastest of which runs.
         obstacle: Why it does not suit a number of hosts; empty if it does.
     """
 
@@ -73,33 +73,31 @@ def _ring(n: int, size: float) -> list[Term]:
 
 
 def _two_way_ring(n: int, size: float) -> list[Term]:
-    """Blocks go half of the way round in each direction."""
+    """Send blocks half of the way around in each direction."""
     place, after = np.arange(n, dtype=np.int32), np.roll(np.arange(n, dtype=np.int32), -1)
     ends = np.concatenate([place, after]), np.concatenate([after, place])
     return [Term(*ends, size / n, n - 1, ring=True)]
 
 
 def _halving_doubling(n: int, size: float) -> list[Term]:
-    """Distance 1 with half of the buffer first, then distance 2 with a quarter, and all of it backwards."""
+    """Exchange half of the buffer at distance 1, then a quarter at distance 2, and so on; then the same backwards."""
     core = 1 << (n.bit_length() - 1)
     place = np.arange(core, dtype=np.int32)
     terms = [
         Term(place, place ^ np.int32(1 << step), size / 2 ** (step + 1), 2)
         for step in range(core.bit_length() - 1)
     ]
-    if (
-        n > core
-    ):  # places beyond a power of two hand over their buffer first and get the result last
+    if n > core:  # places beyond a power of two send their buffer first and receive the result last
         extra = np.arange(core, n, dtype=np.int32)
         terms += [Term(extra, extra - core, size), Term(extra - core, extra, size)]
     return terms
 
 
 def _double_binary_tree(n: int, size: float) -> list[Term]:
-    """Up and down two trees, a half of the buffer in each, in chunks.
+    """Go up and down two trees, with half of the buffer in each, in chunks.
 
-    The first chunk climbs level by level; the others follow behind the busiest edge, which carries a chunk of each
-    half on the way up and on the way down.
+    The first chunk goes up level by level. The others follow at the pace of the busiest edge, which carries a chunk
+    of each half on the way up and on the way down.
     """
     ends: dict[int, list[tuple[int, int]]] = {}
     for parents in double_tree_parents(n):
@@ -132,7 +130,7 @@ def _depths(parents: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _bcube(n: int, size: float) -> list[Term]:
-    """In every step groups of up to four exchange all to all; a port sends to its peers one after the other."""
+    """In each step, groups of up to four exchange all to all; a port sends to its peers one after the other."""
     terms, stride, share = [], 1, size
     for factor in _factors(n, _BCUBE_BASE):
         place = np.arange(n, dtype=np.int32)
@@ -159,7 +157,7 @@ def _factors(n: int, base: int) -> list[int]:
 
 
 def _hierarchical(n: int, size: float) -> list[Term]:
-    """Rings within groups of neighbours, and rings of the groups' members of equal number."""
+    """Run rings within groups of neighbours, and rings between members with the same number in their groups."""
     group = _group_size(n)
     place = np.arange(n, dtype=np.int32)
     inner = place // group * group + (place + 1) % group
@@ -169,7 +167,7 @@ def _hierarchical(n: int, size: float) -> list[Term]:
 
 
 def _group_size(n: int) -> int:
-    """The divisor that is nearest to the root, the larger one of two."""
+    """Return the divisor nearest to the square root; of two, the larger one."""
     divisors = [d for d in range(2, n) if n % d == 0]
     return min(divisors, key=lambda d: (abs(math.log(d * d / n)), -d), default=n)
 
@@ -201,10 +199,10 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def of_program(program: Program, size: float) -> list[Term]:
-    """The messages of a program, those that can run at once in one term.
+    """Return the messages of a program, with those that can run at once in one term.
 
-    A message is in the step that the longest chain of messages before it says. A step's messages count as large as its
-    largest, and equal steps count as one that is repeated.
+    The step of a message is the length of the longest chain of messages before it. All messages of a step count as
+    large as the largest, and equal steps become one step with repetitions.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -236,7 +234,7 @@ def of_program(program: Program, size: float) -> list[Term]:
 
 
 def _levels(program: Program) -> NDArray[np.int64]:
-    """Of every step, how many messages come before its own, one after the other."""
+    """Return, per step, the length of the longest chain of messages before its own."""
     steps = program.steps
     before: list[list[int]] = [
         program.dep[program.dep_begin[i] : program.dep_begin[i + 1]].tolist() for i in range(steps)

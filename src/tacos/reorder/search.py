@@ -1,6 +1,6 @@
-"""Search for an order, and bounds below all of them. The loops are in ``cpp/order``, with the theory.
+"""Search for an order, and lower bounds for all orders. The loops and the theory are in ``cpp/order``.
 
-Costs become integers of up to 13 digits, so that sums are exact and the same on every machine.
+Costs are converted to integers of up to 13 digits, so that sums are exact and equal on every machine.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["Found", "Question", "cost_of", "solve"]
 _DIGITS = 13
 _EXACT_HOSTS = 12
 _EXACT_NODES = 20_000_000
-"""Nodes of a branch and bound, about 5 s."""
+"""Nodes of branch and bound: about 5 s."""
 _TOUR_WORK, _TOUR_WORK_PER_HOST = 20_000_000, 60_000
-"""Hops that a tour search looks at, about 2 ns each (measured)."""
+"""Hops that a tour search examines, about 2 ns each (measured)."""
 _PLACE_WORK = 60_000_000
-"""Messages that a search by swaps looks at, about 15 ns each (measured)."""
+"""Messages that a search by swaps examines, about 15 ns each (measured)."""
 _SHORT = 0.005
-"""Share of the effort that finds a start for branch and bound."""
+"""Share of the effort for finding an initial order for branch and bound."""
 _TREE_STEPS, _LEAST_ROUNDS, _MOST_ROUNDS = 6 * 10**8, 400, 10_000
-"""Pairs that the one-trees of a bound look at, and the least and the largest number of rounds."""
+"""Pairs that the one-trees of a bound examine, and the least and the largest number of rounds."""
 _MOST_GROUPS, _MOST_PARTS = 12, 8
-"""Different steps of which all subsets are looked at for a bound, and partitions of the hosts."""
+"""Most different steps whose subsets a bound enumerates, and most partitions of the hosts."""
 _POWER = 4
 _TIGHTENINGS = 6
 _TURNS_TRIED = 1024
@@ -47,19 +47,19 @@ _TURNS_TRIED = 1024
 
 @dataclass(frozen=True)
 class Question:
-    """Which order of some hosts makes some terms fastest."""
+    """The problem: find the order of hosts in which some terms are fastest."""
 
     costs: Costs
     terms: list[Term]
     latency: bool
     """Whether latencies count."""
     turns: bool
-    """Whether turning an order around the places changes nothing."""
+    """Whether rotating an order does not change its time."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """An order of hosts, and seconds."""
+    """An order of hosts, its cost and its bound in seconds."""
 
     order: tuple[int, ...]
     cost: float
@@ -67,7 +67,7 @@ class Found:
     lower_bound: float
 
     def unchanged(self) -> Found:
-        """The order that was given."""
+        """Return the given order with its cost, instead of the one found."""
         return replace(self, order=tuple(range(len(self.order))), cost=self.cost_before)
 
 
@@ -78,7 +78,7 @@ def solve(
     effort: float,
     progress: Callable[[float], object] | None,
 ) -> Found:
-    """The best order that was found, never worse than the one given."""
+    """Return the best order found, never worse than the given one."""
     model = _Model(question)
     given = np.arange(model.n, dtype=np.int32)
     before = model.problem.cost(given)
@@ -110,13 +110,13 @@ def solve(
 
 
 def cost_of(question: Question, order: Sequence[int]) -> float:
-    """Seconds of a given order of the hosts."""
+    """Return the seconds of an order of the hosts."""
     model = _Model(question)
     return model.problem.cost(np.array(order, np.int32)) * model.unit
 
 
 class _Model:
-    """A question in integers."""
+    """A question with integer costs."""
 
     def __init__(self, question: Question) -> None:
         costs, self.terms = question.costs, question.terms
@@ -126,7 +126,7 @@ class _Model:
         latency = costs.latency_s if question.latency else np.zeros((n, n))
         byte_s = costs.byte_s if costs.byte_s is not None else np.zeros((n, n))
         largest = float(latency.max()) + sizes[-1] * float(byte_s.max())
-        # A power of ten, so that round numbers stay round.
+        # Scale by a power of ten, which keeps round numbers round.
         self.unit = 10.0 ** (math.ceil(math.log10(max(largest, 1e-290))) - _DIGITS)
         self.latency = self._whole(latency)
         self.bytes = [self._whole(byte_s * size) for size in sizes]
@@ -158,9 +158,9 @@ class _Model:
         return np.ascontiguousarray(np.rint(seconds / self.unit), np.int64)
 
     def _routes(self, costs: Costs) -> tuple[Ints, NDArray[np.int32], Any, Any]:
-        """Routes between all hosts, seconds per byte of each link, and of each pair in a random order.
+        """Return the routes between all hosts, and the seconds per byte of each link and of each pair in a random order.
 
-        In a random order a link carries, of n messages at once, the share of all pairs that pass it.
+        In a random order, a link carries a share of n simultaneous messages: the share of all pairs that pass it.
         """
         network, n = costs.network, self.n
         assert network is not None
@@ -178,7 +178,7 @@ class _Model:
         return begin, links, once, expected
 
     def hop(self, term: int, pair: list[Ints]) -> Ints:
-        """What a message of a term takes, from host to host."""
+        """Return the time of a term's message, from host to host."""
         bytes_ = pair[self.size_class[term]]
         return bytes_ + self.latency if self.terms[term].latency else bytes_
 
@@ -187,7 +187,7 @@ class _Model:
     def search(
         self, seed: int, effort: float, progress: Callable[[float], object] | None
     ) -> tuple[NDArray[np.int32], int]:
-        """The best of the order given, tours, and what swaps make of them."""
+        """Return the best of the given order, tours, and their improvements by swaps."""
         self._best = np.arange(self.n, dtype=np.int32)
         self._cost = self.problem.cost(self._best)
         if self.n < 3:
@@ -227,14 +227,14 @@ class _Model:
     def _tours(
         self, seed: int, effort: float, progress: Callable[[float], object] | None
     ) -> list[NDArray[np.int32]]:
-        """Short closed tours, by the sum of the hops and by one in which long hops weigh more."""
+        """Return short closed tours, by the sum of hops and by a sum that emphasizes long hops."""
         heaviest = max(range(len(self.terms)), key=lambda k: self.terms[k].bytes)
         hop = self.hop(heaviest, self.pair)
         if self.terms[heaviest].ring and len(self.terms[heaviest].src) == 2 * self.n:
             hop = hop + hop.T
         self.tour_hop = hop
         scaled = np.minimum(hop * 16 // max(int(hop[hop > 0].min(initial=10**_DIGITS)), 1), 2**12)
-        # Where only the mean of the hops counts, the sum is all that matters.
+        # If only the mean of the hops counts, the plain sum suffices.
         weights = [hop] if self.terms[heaviest].bytes == 0 else [hop, scaled**_POWER]
         tours = []
         for weight in weights:
@@ -259,7 +259,7 @@ class _Model:
     def _tighten(
         self, seed: int, effort: float, progress: Callable[[float], object] | None
     ) -> None:
-        """Forbid the slowest hop, and all that are as slow, as long as a faster order comes out."""
+        """Forbid the slowest hop, and all that are as slow, as long as this gives a faster order."""
         for _ in range(_TIGHTENINGS):
             bytes_ = self.pair[self.size_class[0]]
             limit = int(bytes_[self._best, np.roll(self._best, -1)].max())
@@ -274,7 +274,7 @@ class _Model:
     # --- bounds
 
     def lower_bound(self, progress: Callable[[float], object] | None) -> int:
-        """Units that no order beats: a bound for each term, and one over all steps of a host."""
+        """Return a lower bound in integer units: the best of bounds per term and over all steps of a host."""
         each = sum(term.weight * self._term_bound(k, progress) for k, term in enumerate(self.terms))
         return max(each, self._partners_bound(), self._parts_bound(progress))
 
@@ -318,10 +318,10 @@ class _Model:
         return max(int(total // len(self.terms[k].src)), widest)
 
     def _parts_bound(self, progress: Callable[[float], object] | None) -> int:
-        """Steps that stay inside parts of the hosts cannot join more places than the largest part has hosts.
+        """Return a bound from partitions: steps inside parts cannot join more places than the largest part has hosts.
 
-        The parts are what remains of a minimum spanning tree without its longest edges. Whichever steps stay inside, all
-        others have a message between parts, which takes at least the cheapest one.
+        The parts are the components of a minimum spanning tree without its longest edges. Whichever steps stay inside
+        parts, all others have a message between parts, which costs at least the cheapest such message.
         """
         joined: dict[bytes, list[int]] = {}
         for k, term in enumerate(self.terms):
@@ -349,13 +349,13 @@ class _Model:
         return best
 
     def _crossing(self, k: int, apart: NDArray[np.bool_]) -> int:
-        """What a term takes at least that has a message between parts."""
+        """Return the least time of a term with a message between parts."""
         if self.terms[k].ring:
             return 0
         return int(self.hop(k, self.bytes)[apart].min())
 
     def _joined_sizes(self, groups: list[list[int]]) -> list[int]:
-        """Of every set of groups of terms, how many places the largest joined part has."""
+        """Return, for every set of groups of terms, the number of places in the largest joined part."""
         sizes = []
         for inside in range(1 << len(groups)):
             label = np.arange(self.n)
@@ -368,9 +368,9 @@ class _Model:
         return sizes
 
     def _partners_bound(self) -> int:
-        """A host's partners in the steps of an exchange differ: its largest messages go to the nearest.
+        """Return a bound from the partners of a host, which differ in the steps of an exchange.
 
-        By the rearrangement inequality the sum is least if the largest messages meet the cheapest bytes.
+        By the rearrangement inequality, the sum is least if the largest messages go to the nearest partners.
         """
         steps = [
             (k, term)
@@ -397,7 +397,7 @@ class _Model:
 
 
 def _nearest_neighbours(weight: Ints) -> NDArray[np.int32]:
-    """The tour from host 0 that always goes on to the nearest host not yet visited."""
+    """Return the tour from host 0 that always continues to the nearest unvisited host."""
     n = len(weight)
     tour, free = [0], np.ones(n, bool)
     for _ in range(n - 1):
@@ -407,12 +407,12 @@ def _nearest_neighbours(weight: Ints) -> NDArray[np.int32]:
 
 
 def _connected(term: Term, n: int) -> bool:
-    """Whether the messages of a term join all places."""
+    """Return whether the messages of a term connect all places."""
     return bool((_labels(term.src, term.dst, n) == 0).all())
 
 
 def _labels(src: NDArray[np.int32], dst: NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """Of every place the least place that edges join it with."""
+    """Return, per place, the lowest place that edges connect it with."""
     label = np.arange(n)
     while True:
         lower = np.minimum(label[src], label[dst])
@@ -425,7 +425,7 @@ def _labels(src: NDArray[np.int32], dst: NDArray[np.int32], n: int) -> NDArray[n
 
 
 def _parts(cost: Ints) -> Iterator[NDArray[np.int64]]:
-    """Hosts in parts, as the longest edges of a minimum spanning tree cut them; where edges differ most first."""
+    """Yield partitions of the hosts by the longest edges of a minimum spanning tree; the clearest gaps first."""
     cost = np.minimum(cost, cost.T)
     n = len(cost)
     nearest, parent = cost[0].copy(), np.zeros(n, np.int64)
@@ -449,7 +449,7 @@ def _parts(cost: Ints) -> Iterator[NDArray[np.int64]]:
 
 
 def _widest_edge(cost: Ints) -> int:
-    """The longest edge of a minimum spanning tree: what joins all hosts has one at least as long."""
+    """Return the longest edge of a minimum spanning tree; every connected graph of all hosts has one as long."""
     n = len(cost)
     nearest = cost[0].copy()
     free = np.ones(n, bool)

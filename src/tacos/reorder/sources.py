@@ -1,6 +1,6 @@
-"""Where costs come from: :func:`costs_of` takes what a user has, and reads files by the table :data:`READERS`.
+"""Sources of costs: :func:`costs_of` accepts matrices, topologies and files, and reads files by :data:`READERS`.
 
-A file format is one entry of the table.
+A file format is one entry of that table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["READERS", "Reader", "costs_of", "hosts_in"]
 
 
 def costs_of(given: object, bandwidth: object = None, npus_per_host: int | None = None) -> Costs:
-    """The costs that a matrix, a topology or a file says.
+    """Return the costs from a matrix, a topology or a file.
 
     Args:
         given: A square matrix of latencies in seconds (or any costs), a topology, a path or a spec.
-        bandwidth: A matrix of bandwidths in B/s, beside a matrix of latencies.
-        npus_per_host: How many NPUs of a topology form a host, if their names do not tell.
+        bandwidth: A matrix of bandwidths in B/s, in addition to a matrix of latencies.
+        npus_per_host: Number of NPUs of a topology that form a host, if names do not define hosts.
 
     Raises:
         ValueError: The matrix is not square or has gaps.
@@ -66,19 +66,19 @@ def costs_of(given: object, bandwidth: object = None, npus_per_host: int | None 
 
 
 class Reader(NamedTuple):
-    """A kind of file: how its text is recognized and read."""
+    """A file format: how to recognize and read its text."""
 
     name: str
     fits: Callable[[str, Any], bool]
-    """Of the text, and of what it means as JSON or YAML (None if nothing)."""
+    """Takes the text and its value as JSON or YAML (or None); returns whether it has this format."""
     read: Callable[[str, Any, str], Costs]
-    """The costs in a text, what it means, and the file's name for messages."""
+    """Takes the text, its value, and the file's name for messages; returns the costs."""
 
 
 def read(path: str | os.PathLike[str]) -> Costs:
-    """The costs in a file: a matrix, a table of pairs, a probe's output, a scheduler's or cloud's topology.
+    """Read the costs in a file: a matrix, a table of pairs, a probe's output, a scheduler's or cloud's topology.
 
-    Everything else is read as a topology file or spec.
+    All other files are read as topology files, and other texts as specs.
     """
     from tacos import formats
     from tacos.formats.source import about, text_of
@@ -170,7 +170,7 @@ def _is_table(text: str, meaning: Any) -> bool:
 
 
 def _heads(row: Sequence[str]) -> tuple[int, int, int, float, int | None] | None:
-    """Columns of source, destination, latency with its factor, and bandwidth, as a heading says."""
+    """Return the columns of source, destination, latency with its unit, and bandwidth, from a heading."""
     names = [cell.lower() for cell in row]
     src = next((i for i, name in enumerate(names) if name in _FROM), None)
     dst = next((i for i, name in enumerate(names) if name in _TO), None)
@@ -182,7 +182,7 @@ def _heads(row: Sequence[str]) -> tuple[int, int, int, float, int | None] | None
 
 
 def _is_ping(rows: Sequence[Sequence[str]]) -> bool:
-    """Three columns: from, to, and the milliseconds of a round trip."""
+    """Return whether there are three columns: from, to, and the milliseconds of a round trip."""
 
     def number(cell: str) -> bool:
         return re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) is not None
@@ -212,7 +212,7 @@ def _table(text: str, _meaning: Any, source: str) -> Costs:
     latency, speeds = (np.full((len(names), len(names)), np.nan) for _ in range(2))
     for where, values in seen.items():
         latency[where], speeds[where] = np.median(np.array(values), axis=0)
-    # Pings measure round trips: one direction stands for both where the other is missing.
+    # Pings measure round trips, so one direction stands for both if the other is missing.
     latency, speeds = (np.where(np.isnan(m), m.T, m) for m in (latency, speeds))
     latency = square(latency, names, source)
     if rate is None:
@@ -233,7 +233,7 @@ def _is_matrix(text: str, meaning: Any) -> bool:
 
 
 def _matrix(text: str, _meaning: Any, source: str) -> Costs:
-    """Rows of latencies, with the hosts' names above and to the left, or without."""
+    """Read rows of latencies, with or without the hosts' names above and to the left."""
     rows = _cells(text)
     named = not _numeric(rows[0][-1])
     heads = [cell for cell in rows[0] if cell] if named else [str(i) for i in range(len(rows[0]))]
@@ -296,7 +296,7 @@ READERS: tuple[Reader, ...] = (
 
 
 def hosts_in(path: str | os.PathLike[str]) -> list[str]:
-    """The hosts of a hostfile in their order: the first word of every line, each host once.
+    """Return the hosts of a hostfile in order: the first word of every line, without duplicates.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

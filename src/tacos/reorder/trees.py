@@ -1,6 +1,6 @@
-"""Costs from files that name switches but no speeds: those of schedulers and clouds.
+"""Costs from files of schedulers and clouds, which name switches but no speeds.
 
-A file says of every host which switches are above it. Every switch that a message passes counts 1 us.
+A file lists the switches above every host. Every switch that a message passes counts 1 us.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["expanded"]
 
 _SWITCH_S = 1e-6
-"""What passing a switch counts where a file names switches only (chosen; orders depend on the ratios)."""
+"""Seconds per switch if a file names only switches (chosen; orders depend only on ratios)."""
 
-# A tree: of every host the switches above it, from the top down.
+# A tree: the switches above every host, from the top down.
 Paths = dict[str, tuple[str, ...]]
 
 
 def _of_paths(paths: Mapping[str, Sequence[str]], source: str) -> Costs:
-    """Every switch between two hosts counts; a common one counts once."""
+    """Count the switches between two hosts, a common one once."""
     hosts = list(paths)
     if len(hosts) < 2:
         raise ValueError(f"{source} has {len(hosts)} hosts; an order needs at least two")
@@ -55,20 +55,20 @@ def _climb(parents: Mapping[str, str], leaf: str, source: str) -> tuple[str, ...
 def _tree(
     members: Mapping[str, Sequence[str]], below: Mapping[str, Sequence[str]], source: str
 ) -> Paths:
-    """Paths from the hosts under each switch and the switches under each switch."""
+    """Return the paths of hosts, given the hosts and the switches below each switch."""
     parents = {one: switch for switch, some in below.items() for one in some}
     paths: Paths = {}
     for switch, hosts in members.items():
         path = _climb(parents, switch, source)
         for host in hosts:
-            # A host may be listed under several levels: the lowest counts.
+            # A host may be listed at several levels; the lowest counts.
             if len(path) > len(paths.get(host, ())):
                 paths[host] = path
     return paths
 
 
 def ec2(_text: str, meaning: Any, source: str) -> Costs:
-    """What `aws ec2 describe-instance-topology` prints: of every instance the switches above it."""
+    """Read the output of `aws ec2 describe-instance-topology`: the switches above every instance."""
     return _of_paths(
         {
             str(one["InstanceId"]): [str(n) for n in one["NetworkNodes"]]
@@ -86,7 +86,7 @@ _NAMED_TIERS = ("core", "spine", "leaf")
 
 
 def kubernetes(_text: str, meaning: Any, source: str) -> Costs:
-    """`kubectl get nodes -o json` of a cluster that topograph or EKS has labelled."""
+    """Read the output of `kubectl get nodes -o json` of a cluster that topograph or EKS has labelled."""
     paths: Paths = {}
     for item in meaning["items"]:
         labels = item["metadata"].get("labels", {})
@@ -110,7 +110,7 @@ def kubernetes(_text: str, meaning: Any, source: str) -> Costs:
 
 
 def topograph(_text: str, meaning: Any, source: str) -> Costs:
-    """topograph's model of a cluster: switches with switches or nodes under them."""
+    """Read topograph's model of a cluster: switches with switches or nodes below them."""
     switches = meaning["switches"]
     rows = switches.items() if isinstance(switches, dict) else ((s["name"], s) for s in switches)
     members: dict[str, list[str]] = {}
@@ -122,7 +122,7 @@ def topograph(_text: str, meaning: Any, source: str) -> Costs:
 
 
 def slurm_yaml(_text: str, meaning: Any, source: str) -> Costs:
-    """The default topology of a topology.yaml, or the first one that has switches or blocks."""
+    """Read the default topology of a topology.yaml, or the first one with switches or blocks."""
     fitting = [one for one in meaning if "tree" in one or "block" in one]
     if not fitting:
         raise ValueError(f"{source} has no tree and no block topology")
@@ -144,7 +144,7 @@ _SLURM_FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 
 
 def slurm_conf(text: str, _meaning: Any, source: str) -> Costs:
-    """topology.conf: trees of switches, or blocks."""
+    """Read a topology.conf: trees of switches, or blocks."""
     members: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     plain = re.sub(r"#.*", "", text.replace("\\\n", " "))
@@ -156,7 +156,7 @@ def slurm_conf(text: str, _meaning: Any, source: str) -> Costs:
 
 
 def expanded(text: str) -> list[str]:
-    """The names that a host list of Slurm stands for.
+    """Expand a host list of Slurm to names.
 
     >>> expanded("node[1-2,08-10],login")
     ['node1', 'node2', 'node08', 'node09', 'node10', 'login']
@@ -167,7 +167,7 @@ def expanded(text: str) -> list[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts between commas that are not inside brackets."""
+    """Yield the parts between commas that are not inside brackets."""
     depth, part = 0, ""
     for letter in text.strip():
         depth += (letter == "[") - (letter == "]")

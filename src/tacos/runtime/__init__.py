@@ -1,4 +1,4 @@
-"""Running algorithms on real data: ranks, their connections, and collectives over them.
+"""Run algorithms on real data: ranks, their connections, and collectives over them.
 
 >>> import numpy as np, tacos, tacos.runtime
 >>> with tacos.runtime.connect() as comm:  # a job of one rank, unless a launcher says otherwise

@@ -1,7 +1,7 @@
 """Register the backend ``tacos`` with torch.distributed.
 
 torch calls :func:`register` at the end of its own import, through the entry point ``torch.backends``.
-So nothing here imports torch, or what needs it, before it is asked to.
+So this module must not import torch, or modules that need it, before they are used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["gloo", "register"]
 
 
 def register() -> None:
-    """Make ``tacos`` known to torch.distributed; a second call does nothing."""
+    """Register ``tacos`` with torch.distributed; a second call does nothing."""
     import torch.distributed as dist
 
     if dist.is_available() and "TACOS" not in dist.Backend._plugins:
@@ -34,10 +34,10 @@ def _group(options: Any, backend_options: object = None) -> Any:
 
 
 def gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Return a process group of gloo that listens where ``TACOS_HOST`` says; needs torch.
+    """Return a process group of gloo that listens at ``TACOS_HOST``; needs torch.
 
-    Its connections are made when a message first needs them, and all groups of a process share a listener, so that groups
-    which send nothing over gloo cost no descriptors.
+    Connections are made when a message first needs them, and all groups of a process share a listener. So groups
+    that send nothing over gloo use no descriptors.
     """
     import torch.distributed as dist
 

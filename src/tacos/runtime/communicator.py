@@ -1,4 +1,4 @@
-"""Communicators: ranks that have met, and the algorithms they run together over one carrier or several."""
+"""Communicators: connected ranks, and the algorithms that they run together over one or several carriers."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def connect(
     members: Sequence[int] | None = None,
     carrier: str | None = None,
 ) -> Communicator:
-    """Meet the other ranks of the job.
+    """Connect to the other ranks of the job.
 
     Args:
-        rendezvous: How the ranks find each other. Default: what the environment says, see
+        rendezvous: How the ranks find each other. Default: from the environment, see
             :func:`tacos.runtime.rendezvous.environment.from_environment`.
         timeout: Seconds that the ranks wait for each other, now and whenever a call makes no
             progress.
-        members: The ranks' numbers in the whole job, which ``TACOS_ADDRESSES`` goes by, where these
-            are a part of it.
-        carrier: What moves the data, by its name in :data:`tacos.runtime.carriers.CARRIERS`. Default:
-            ``TACOS_CARRIER``, or ``tcp``.
+        members: The ranks' numbers in the whole job, if they are only a part of it; ``TACOS_ADDRESSES``
+            uses these numbers.
+        carrier: The name of the carrier that moves the data, one of :data:`tacos.runtime.carriers.CARRIERS`.
+            Default: ``TACOS_CARRIER``, or ``tcp``.
 
     Raises:
-        TimeoutError: Some ranks did not come; the message names them.
+        TimeoutError: Some ranks did not connect; the message names them.
         ValueError: There is no such carrier, or it cannot serve these ranks.
 
     >>> with connect() as comm:
@@ -79,21 +79,21 @@ def connect(
 
 
 class Communicator:
-    """Ranks that have met. All of them must prepare and run the same algorithms in the same order.
+    """Connected ranks. All of them must prepare and run the same algorithms in the same order.
 
-    Made by :func:`connect` and by :func:`tacos.runtime.mpi.connect`. It opens a carrier when an algorithm
-    first needs it.
+    :func:`connect` and :func:`tacos.runtime.mpi.connect` make communicators. A communicator opens a carrier when
+    an algorithm first needs it.
 
     Args:
         rendezvous: How the ranks find each other.
-        timeout: Seconds without progress that mean failure.
+        timeout: Seconds without progress after which a call fails.
         members: The ranks' numbers in the whole job, see :func:`connect`.
-        carrier: The carrier of algorithms that are prepared without naming one. Default:
-            ``TACOS_CARRIER`` if that is one of the host's memory, or ``tcp``.
-        opened: Carriers that are open already, by name.
+        carrier: The default carrier of algorithms. Default:
+            ``TACOS_CARRIER`` if it moves host memory, or ``tcp``.
+        opened: Carriers that are already open, by name.
 
     Attributes:
-        carrier: The name of that carrier.
+        carrier: The name of the default carrier.
         flight: The last calls.
         meeting: Whether a call has ended after which the ranks are to meet, see :mod:`tacos.runtime.healing`.
     """
@@ -146,12 +146,12 @@ class Communicator:
 
     @property
     def failure(self) -> str | None:
-        """Why the communicator cannot be used any more, or None."""
+        """Why the communicator can no longer be used, or None."""
         failures = (carrier.failure for carrier in self._open.values())
         return next(filter(None, failures), self._ended) or None
 
     def open(self, name: str | None = None) -> Carrier:
-        """The carrier with this name, by default ``carrier``; all ranks must open it together.
+        """Open the carrier with this name, by default ``carrier``; all ranks must call this together.
 
         Raises:
             ValueError: There is no such carrier, or a package that it needs is missing.
@@ -164,14 +164,14 @@ class Communicator:
                     raise CommunicationError(self.failure)
                 opened = self._open[kind.name] = kind.open(self)
                 opened.on_news = partial(self._hear, opened)
-                if self._ended:  # meanwhile, by another thread
+                if self._ended:  # another thread closed it meanwhile
                     opened.interrupt(self._ended)
             return self._open[kind.name]
 
     def let_go(self, name: str) -> None:
-        """Give up a carrier that a dead link has ended on all ranks, so that they can meet and open it anew.
+        """Drop a carrier that a dead link has ended on all ranks, so that they can open it again.
 
-        Algorithms that were prepared with it cannot be run any more.
+        Algorithms that were prepared with it can no longer be run.
         """
         with self._lock:
             if self._ended:
@@ -182,7 +182,7 @@ class Communicator:
 
     @property
     def prepared(self) -> int:
-        """How many algorithms were prepared so far, which must be the same on all ranks."""
+        """Number of algorithms prepared so far, which must be equal on all ranks."""
         return self._prepared
 
     @prepared.setter
@@ -190,11 +190,11 @@ class Communicator:
         self._prepared = count
 
     def figures(self) -> list[dict[str, Any]]:
-        """What each open carrier counts; from any thread."""
+        """Return the counters of each open carrier; may be called from any thread."""
         return [carrier.figures() for carrier in list(self._open.values())]
 
     def _hear(self, carrier: Carrier, news: int) -> None:
-        """A carrier has noticed something (1), or the ranks are to meet (2)."""
+        """Handle a report of a carrier: it observed something (1), or the ranks are to meet (2)."""
         if news & 1:
             for notice in self._notices.observe(carrier.figures()):
                 tell(notice, logging.INFO if "recovered" in notice.kind else logging.WARNING)
@@ -209,27 +209,27 @@ class Communicator:
         carrier: str | None = None,
         label: str = "",
     ) -> Algorithm:
-        """Compile this rank's share of an algorithm and connect the ranks that talk in it.
+        """Compile this rank's share of an algorithm and connect the ranks that communicate in it.
 
         All ranks must call this together, with the same algorithm.
 
         Args:
-            algorithm: A schedule, or a program; its ranks are those of the communicator.
-            verify: Whether rank 0 checks first that the algorithm is right.
-            carrier: The name of what moves its data, by default ``carrier``.
-            label: What it is for, in words, for messages to ranks that prepare something else. Default: its collective.
+            algorithm: A schedule or a program, for as many ranks as the communicator has.
+            verify: Whether rank 0 verifies the algorithm first.
+            carrier: The name of the carrier, by default ``carrier``.
+            label: Its purpose in words, for messages to ranks that prepare something else. Default: its collective.
 
         Raises:
-            ValueError: The algorithm is for another number of ranks, or not the same on all.
-            VerificationError: It is wrong.
-            CommunicationError: A rank failed or did not come.
+            ValueError: The algorithm is for another number of ranks, or differs between ranks.
+            VerificationError: The algorithm is wrong.
+            CommunicationError: A rank failed or did not take part.
         """
         kind = named(carrier or self.carrier)
         with self._lock:
             return self._prepare(algorithm, kind, verify=verify, label=label)
 
     def on_host(self, program: Program) -> Prepared:
-        """Prepare a program on a carrier of the host's memory, whatever carries the data."""
+        """Prepare a program on a carrier of host memory, whichever carrier moves the data."""
         usual = named(self.carrier)
         host = usual if usual.memory == "host" else chosen("host")
         algorithm = self.prepare(program, carrier=host.name)
@@ -263,7 +263,7 @@ class Communicator:
         except ValueError as error:
             report["error"] = str(error)
         difference = self._agree(number, report)
-        assert execution is not None  # else the ranks would not have agreed
+        assert execution is not None  # otherwise, the ranks would not have agreed
         opened = self.open(carrier.name)
         prepared = opened.prepare(execution, number)
         engine = str(program.provenance.get("engine") or program.provenance.get("source") or "")
@@ -273,7 +273,7 @@ class Communicator:
         )
 
     def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones, here and then on all ranks; from any thread."""
+        """End the current call and all later ones, here and then on all ranks; may be called from any thread."""
         self._interrupt(f"rank {self.rank} gave up: {why}")
 
     def give_up(self, why: str) -> None:
@@ -284,14 +284,14 @@ class Communicator:
                 carrier.abort(why)
 
     def abort(self, why: str) -> None:
-        """Tell all ranks that this one gives up, and close; a call that runs here fails."""
+        """Tell all ranks that this one gives up, and close; a running call fails."""
         self.interrupt(why)
         with self._lock:
             self.give_up(f"rank {self.rank} gave up: {why}")
             self.close()
 
     def close(self) -> None:
-        """Close all connections. A call that runs here or on peers with this rank fails."""
+        """Close all connections. Calls that run on this rank, or on peers with this rank, fail."""
         self._interrupt("the communicator is closed")
         with self._lock:
             for carrier in self._open.values():
@@ -308,16 +308,16 @@ class Communicator:
         self._meet(f"barrier {name}", b"", f"waits at barrier {name}")
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """Small values of all ranks, in their order.
+        """Exchange small values and return those of all ranks, in rank order.
 
         Raises:
-            TimeoutError: A rank did not come.
+            TimeoutError: A rank did not take part.
             CommunicationError: A rank failed, exchanges something else, or runs a call.
         """
         return self._meet(name, value, f"exchanges {name}")
 
     def watch(self) -> str:
-        """Between calls: which peer has left, or nothing.
+        """Return, between calls, a message about a peer that has left, or an empty string.
 
         Raises:
             CommunicationError: A rank has failed.
@@ -326,7 +326,7 @@ class Communicator:
             return self._watch(0, "still has work with it")
 
     def address(self, peer: int, channel: int = 0) -> str:
-        """The host at which this rank reaches another."""
+        """Return the host at which this rank reaches another."""
         return self.open().address(peer, channel)
 
     def _program(self, algorithm: Schedule | Program) -> Program:
@@ -350,7 +350,7 @@ class Communicator:
         return next(filter(None, said), "")
 
     def _meet(self, name: str, value: bytes, doing: str) -> list[bytes]:
-        """Exchange something; a rank that fails in it tells the ranks that run a call instead."""
+        """Exchange values; a rank that fails here also tells the ranks that run a call."""
         with self._lock:
             if self.failure:
                 raise CommunicationError(self.failure)
@@ -365,7 +365,7 @@ class Communicator:
         """Exchange the reports of all ranks, and raise on all if one has an error.
 
         Returns:
-            Which ranks add up a chunk in different orders, as rank 0 has found.
+            Which ranks add up a chunk in different orders, as found by rank 0.
         """
         kind = report["kind"] or "one that is wrong"
         doing = f"prepares {kind}"
@@ -405,12 +405,12 @@ class Communicator:
 
 
 class Algorithm:
-    """An algorithm that all ranks of a communicator have prepared; made by Communicator.prepare.
+    """An algorithm that all ranks of a communicator have prepared with Communicator.prepare.
 
     Attributes:
-        carrier: What moves its data.
-        difference: Two ranks that add up a chunk in different orders, so that floating-point sums may differ in the last
-            bits; empty if there are none, or if the algorithm was prepared without verification.
+        carrier: The carrier that moves its data.
+        difference: A sentence about two ranks that add up a chunk in different orders, so that floating-point sums may
+            differ in the last bits; empty if there are none, or if the algorithm was not verified.
     """
 
     def __init__(
@@ -435,7 +435,7 @@ class Algorithm:
 
     @property
     def collective(self) -> Collective:
-        """What the algorithm achieves; its sizes are proportions."""
+        """The algorithm's collective; only the proportions of its sizes matter."""
         return self.program.collective
 
     def __repr__(self) -> str:
@@ -443,7 +443,7 @@ class Algorithm:
         return f"<tacos.Algorithm {self.number}: {kind}, {self.program.ranks} ranks>"
 
     def buffer_elements(self, count: int) -> tuple[int, int]:
-        """Elements of this rank's input and output buffer, for a whole of count elements."""
+        """Return the elements of this rank's input and output buffers, for a collective of count elements."""
         return self._share.buffer_elements(count)
 
     def run(
@@ -452,19 +452,19 @@ class Algorithm:
         """Run the collective on arrays; all ranks must call this together.
 
         Args:
-            source: What this rank brings: a contiguous array, or what NumPy can view as one. A rank
-                that brings nothing may pass anything.
-            target: Where the result goes. In place if it shares memory with the source as NCCL has it.
+            source: This rank's input: a contiguous array, or an object that NumPy can view as one. A rank
+                without input may pass anything.
+            target: The array for the result. The call is in place if it shares memory with the source as in NCCL.
                 Default: a new array.
             op: ``sum``, ``product``, ``min``, ``max``, ``avg``, or ``band``, ``bor``, ``bxor`` for integers.
-            count: Elements of the whole buffer as nccl-tests counts it, where the arrays do not tell.
+            count: Elements of the whole buffer, as nccl-tests counts them, if they do not follow from the arrays.
 
         Returns:
             The target.
 
         Raises:
             ValueError: The arrays do not fit the collective.
-            CommunicationError: A rank failed, hangs, or called with something else.
+            CommunicationError: A rank failed, hangs, or made a different call.
         """
         if self.carrier.memory != "host":
             raise ValueError(
@@ -498,8 +498,8 @@ class Algorithm:
     def run_at(self, source: int, target: int, count: int, dtype: str, op: str = "sum") -> None:
         """Run the collective on the memory at two addresses, without the GIL.
 
-        The memory is the host's, or a GPU's where the carrier's is (``algorithm.carrier.memory``).
-        ``buffer_elements(count)`` says how many elements are there; ``count`` is the whole buffer as
+        The memory is the host's or a GPU's, depending on the carrier (``algorithm.carrier.memory``).
+        ``buffer_elements(count)`` returns the sizes of both buffers; ``count`` is the size of the whole buffer, as
         nccl-tests counts it. ``dtype`` is NumPy's name of the type, or ``bfloat16``.
         """
         call, flight = Call(source, target, count, dtype, op), self.communicator.flight
@@ -516,7 +516,7 @@ class Algorithm:
     def _count(
         self, source: np.ndarray[Any, Any] | None, target: np.ndarray[Any, Any] | None
     ) -> int:
-        """The whole buffer's elements, from what this rank has of it."""
+        """Return the elements of the whole buffer, derived from this rank's arrays."""
         collective = self.collective
         sizes = (None if source is None else source.size, None if target is None else target.size)
         if len(collective.parts) == 1:
@@ -526,10 +526,11 @@ class Algorithm:
             kind = kind_of(part)
             held = (kind.whole_input, kind.whole_output)
             if kind.even:
-                # Only the root has the whole of what is gathered to it or scattered by it.
+                # Only the root has the whole buffer of a gather or scatter.
                 everywhere = all(held) or not kind.rooted
                 sides = list(zip(sizes, held, strict=True))
-                if kind.spreads and not kind.reduces:  # all have the output, but not all the input
+                # All ranks have the output, but not all have the input.
+                if kind.spreads and not kind.reduces:
                     sides.reverse()
                 for size, whole in sides:
                     if size is not None and whole and (root or everywhere):
@@ -543,7 +544,7 @@ class Algorithm:
 
 
 def fingerprint(program: Program) -> str:
-    """A digest of what a program does, the same for equal programs on any machine.
+    """Return a digest of a program's contents, which is equal for equal programs on any machine.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)

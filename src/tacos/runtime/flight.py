@@ -1,8 +1,8 @@
-"""The flight recorder: the last collectives of a rank, written to a file when something goes wrong, and what several such files tell.
+"""The flight recorder writes the last collectives of a rank to a file when something goes wrong, and analyses such files.
 
-Every communicator keeps its last calls in a ring. ``TACOS_FLIGHT`` names a folder; a rank writes ``rank<n>.flight.json`` there
-when a call fails or runs out of time, and whenever it gets the signal ``SIGUSR2``. ``tacos info FOLDER`` reads the
-files of all ranks and says which rank fell behind first.
+Every communicator keeps its last calls in a ring buffer. ``TACOS_FLIGHT`` names a directory, to which a rank writes
+``rank<n>.flight.json`` when a call fails or times out, and whenever it receives the signal ``SIGUSR2``.
+``tacos info DIRECTORY`` reads the files of all ranks and reports which rank fell behind first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 
 _OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _folder: Path | None = None
 _lock = threading.RLock()
-"""A signal may come while a dump is written, and asks for another in the same thread."""
+"""Reentrant, because a signal may request a dump in the thread that is writing one."""
 _heeds_signal = False
 
 
@@ -75,16 +75,16 @@ Entry = list[Any]
 class Recorder:
     """The last calls of one communicator.
 
-    Carriers that record their calls themselves, which costs less, are asked for them when a dump is written.
+    Some carriers record their calls themselves, which costs less; a dump asks them for their records.
 
     Attributes:
-        ring: The last calls that no carrier records.
-        failures: How many calls failed.
+        ring: The last calls that carriers do not record.
+        failures: Number of calls that failed.
 
     Args:
         rank: This rank's number in the communicator.
         members: The numbers that its ranks have in the whole job.
-        details: What the carriers know of their last calls and links, asked for when a dump is written.
+        details: Returns the carriers' last calls and links; called when a dump is written.
     """
 
     def __init__(
@@ -102,31 +102,31 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """How many calls there were."""
+        """Number of calls so far."""
         return self._counted(self._details())
 
     def _counted(self, carriers: list[dict[str, Any]]) -> int:
         return self._count + sum(int(carrier.get("count", 0)) for carrier in carriers)
 
     def name(self, number: int, kind: str, algorithm: str, carrier: str) -> None:
-        """What the algorithm with this number is."""
+        """Set the name of an algorithm."""
         self._names[number] = kind, algorithm, carrier
 
     def begin(self, number: int, call: Call) -> Entry:
-        """A call begins that no carrier records."""
+        """Record the begin of a call that the carrier does not record."""
         self._count += 1
         entry: Entry = [number, call, time.monotonic(), 0.0, ""]
         self.ring.append(entry)
         return entry
 
     def end(self, entry: Entry) -> None:
-        """It has ended."""
+        """Record the end of a call."""
         entry[3] = time.monotonic()
 
     def fail(self, number: int, call: Call, error: BaseException, entry: Entry | None) -> None:
         """Record that the call failed, and write a dump if ``TACOS_FLIGHT`` is set.
 
-        ``entry`` is None where the carrier records the call.
+        ``entry`` is None if the carrier records the call.
         """
         self.failures += 1
         now, text = time.monotonic(), f"{type(error).__name__}: {error}"
@@ -134,30 +134,30 @@ class Recorder:
             self._errors[began] = text, now
             if len(self._errors) > _KEPT:
                 del self._errors[next(iter(self._errors))]
-        else:  # if a carrier has failed before, it does not even begin the call
+        else:  # a carrier that failed before does not begin the call
             entry = entry or self.begin(number, call)
             entry[3], entry[4] = now, text
         if _folder is not None:
             dump(str(error) or type(error).__name__)
 
     def _running(self) -> float | None:
-        """When the last call began that a carrier records and that has not ended."""
+        """Return when the last recorded call of a carrier began, if it has not ended."""
         rows = [row for carrier in self._details() for row in carrier.get("calls", ())]
         began = [row["begin_s"] for row in rows if row["listed"] and not row["end_s"]]
         return max((time for time in began if time not in self._errors), default=None)
 
     def keep(self, figures: Mapping[str, Any]) -> None:
-        """Remember the calls of a carrier that is given up."""
+        """Keep the calls of a carrier that is dropped."""
         self._kept.extend(self._recorded([figures]))
         self._count += int(figures.get("count", 0))
 
     def content(self) -> dict[str, Any]:
-        """All that is known, for a file."""
+        """Return the contents of a dump."""
         carriers = self._details()
         rows = [row for carrier in carriers for row in carrier.get("calls", ())]
         calls = [*self._kept, *self._recorded(carriers)]
         for number, call, begin, end, error in list(self.ring):
-            # What ranks told each other during the call, over a carrier that records it.
+            # Observations of the carrier during the call.
             within = [r for r in rows if begin <= r["begin_s"] and (not end or r["begin_s"] <= end)]
             calls.append(self._row(number, call, begin, end, error, within))
         calls.sort(key=lambda one: one["begin_s"])
@@ -173,7 +173,7 @@ class Recorder:
         }
 
     def _recorded(self, carriers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The calls that carriers have recorded."""
+        """Return the calls that carriers have recorded."""
         calls = []
         for row in (row for carrier in carriers for row in carrier.get("calls", ())):
             if row["listed"]:
@@ -214,7 +214,7 @@ def record_to(folder: str | None) -> None:
     """Write dumps to this directory from now on, also on ``SIGUSR2``; None disables them.
 
     Raises:
-        ValueError: The folder cannot be made.
+        ValueError: The directory cannot be created.
     """
     global _folder, _heeds_signal  # noqa: PLW0603, one folder and one handler for the process
     if not folder:
@@ -239,10 +239,10 @@ def record_to(folder: str | None) -> None:
 
 
 def dump(why: str, path: Path | None = None) -> Path | None:
-    """Write what all communicators of this process have recorded; by default to the folder of ``TACOS_FLIGHT``.
+    """Write the records of all communicators of this process, by default to the directory of ``TACOS_FLIGHT``.
 
     Returns:
-        The file, or None where there is no folder or it cannot be written to, which is logged.
+        The file; None if there is no directory or it cannot be written to, which is logged.
     """
     groups = [recorder.content() for recorder in sorted(_OPEN, key=lambda r: -len(r.members))]
     if not groups or (path is None and _folder is None):
@@ -274,16 +274,16 @@ def dump(why: str, path: Path | None = None) -> Path | None:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether a file begins as a dump does."""
+    """Return whether a file begins like a dump."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return f'"{_FORMAT}"'.encode() in file.read(64)
     return False
 
 
 def records(paths: Sequence[Path]) -> list[Path]:
-    """The flight records that some files and folders are or hold, where the first of them is or holds one; else nothing.
+    """Return the flight records among files and in directories; empty if the first path has none.
 
-    A file in a folder counts by its name, so that `load` names one that is damaged.
+    Files in a directory are recognized by their names, so that `load` reports a damaged one.
     """
     found: list[Path] = []
     for path in paths:
@@ -360,27 +360,27 @@ def _check_ranks(group: _Group) -> None:
 
 @dataclass
 class Finding:
-    """What the dumps of one group of ranks tell."""
+    """The conclusions from the dumps of one group of ranks."""
 
     members: list[int]
-    """The ranks' numbers in the whole job; all other ranks here are of these numbers too."""
+    """The ranks' numbers in the whole job, which all other fields use too."""
     verdict: str
-    """One sentence."""
+    """The verdict in one sentence."""
     culprit: int | None
-    """The rank that fell behind first, or disagrees, if there is one."""
+    """The rank that fell behind first, or that disagrees; None if there is none."""
     missing: list[int]
-    """Members of which there is no dump."""
+    """Members without a dump."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Where each rank was, in their order."""
+    """The position of each rank, in rank order."""
     waited: list[tuple[int, float]] = field(default_factory=list)
-    """For which ranks the others have waited, and how many seconds in all; longest first."""
+    """Ranks that others have waited for, with the total seconds; the longest first."""
 
 
 def postmortem(dumps: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """What went wrong, for each group of ranks in the dumps; the largest groups first.
+    """Return what went wrong in each group of ranks, with the largest groups first.
 
-    The rank that fell behind first is the one that has entered the fewest collectives. Where several are in the earliest call, it is
-    the rank that did not answer, or that others wait for and that waits for none, or that most ranks wait for, or that entered last.
+    The rank that fell behind first has entered the fewest collectives. If several ranks are in the earliest call, it is
+    the one that did not answer; or that others wait for while it waits for none; or that most ranks wait for; or that entered last.
     """
     groups: dict[tuple[int, ...], dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for one in dumps:
@@ -450,7 +450,7 @@ def _verdict(
         )
     if not held:
         return f"no rank is behind: all have ended {where}", None
-    # Ranks that have ended the earliest call have all they need, so the others wait for a rank among themselves, or for a link.
+    # Ranks that have ended the earliest call need nothing more, so the others wait for one of themselves, or for a link.
     late, silent = _awaited(ranks, held, rows)
     why = "it did not answer" if silent else "others wait for it"
     ended = ranks_named(sorted(set(ranks) - set(held)))
@@ -459,7 +459,7 @@ def _verdict(
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """Ranks in words; nothing for none.
+    """Name ranks in words; empty for none.
 
     >>> ranks_named([3]), ranks_named([0, 2]), ranks_named([])
     ('rank 3', 'ranks 0, 2', '')
@@ -472,9 +472,9 @@ def _awaited(
     among: Sequence[int],
     rows: list[dict[str, Any]],
 ) -> tuple[int, bool]:
-    """The rank that holds up the others, and whether they say that it did not answer.
+    """Return the rank that delays the others, and whether errors say that it did not answer.
 
-    In this order: the rank that errors name; the one that others wait for and that waits for none; the one that most ranks wait
+    In this order: the rank that errors name; the one that others wait for while it waits for none; the one that most ranks wait
     for; the one that entered last.
     """
     errors = [group["calls"][-1]["error"] for _, group in ranks.values() if group["calls"]]
@@ -495,7 +495,7 @@ def _awaited(
 def _disagreement(
     ranks: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]],
 ) -> tuple[str, int] | None:
-    """The first call that ranks do not make alike; the minority is named."""
+    """Return the first call on which ranks disagree, and a rank of the minority."""
     calls: dict[int, dict[int, str]] = {}
     for rank, (_, group) in ranks.items():
         for call in group["calls"]:
@@ -514,13 +514,13 @@ def _disagreement(
 
 
 def call_words(call: Mapping[str, Any]) -> str:
-    """A recorded call in words: kind, size, type and operation."""
+    """Describe a recorded call: kind, size, type and operation."""
     op = f" ({call['op']})" if "reduce" in call["kind"].replace("-", "_") else ""
     return f"{call['kind'] or 'a collective'} of {format_size(call['bytes'])} {call['dtype']}{op}"
 
 
 def lines(finding: Finding) -> list[str]:
-    """A finding for people."""
+    """Return a finding as lines of text."""
     who = f"group of {len(finding.members)} ranks"
     text = [f"{who}: {finding.verdict}"]
     start = min((row["entered_s"] for row in finding.rows if row["entered_s"]), default=0.0)

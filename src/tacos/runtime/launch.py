@@ -1,7 +1,7 @@
 """Local ranks: processes on this machine that form a job.
 
-Whatever happens to the process that started them, the ranks go with it: the kernel kills them when
-it dies, and a rank that fails takes the others along.
+The ranks never outlive the process that started them: the kernel kills them when
+it dies. When a rank fails, the others are ended too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "launch"]
 
-# The kernel kills the rank when its parent dies; an execve keeps that.
+# The kernel kills the rank when its parent dies, also after an execve.
 _LEASH = """
 import ctypes, os, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, 9)
@@ -52,9 +52,9 @@ def launch(
 
     Args:
         command: The program and its arguments.
-        ranks: How many.
-        env: Variables beside those of this process.
-        output: Whose standard output is seen: ``first`` (rank 0), ``all`` or ``none``. Errors always are.
+        ranks: Number of ranks.
+        env: Variables in addition to those of this process.
+        output: Whose standard output is shown: ``first`` (rank 0), ``all`` or ``none``. Errors are always shown.
 
     >>> import sys
     >>> with launch([sys.executable, "-c", "import os; print(os.environ['TACOS_WORLD_SIZE'])"], 2,
@@ -71,9 +71,9 @@ def launch(
 
 @functools.cache
 def _spawner(_process: int) -> ThreadPoolExecutor:
-    """A thread that lives as long as the process does.
+    """Return a thread that lives as long as the process.
 
-    The kernel takes the death of the thread that started a rank for that of its parent.
+    The kernel kills a rank when the thread that started it ends, not the process.
     """
     return ThreadPoolExecutor(1, "tacos launch")
 
@@ -97,7 +97,8 @@ class Job:
             listener.bind(("127.0.0.1", 0))
             listener.listen(4096)
             host, port = listener.getsockname()
-            listener.set_inheritable(True)  # rank 0 listens from the start: no port can be lost
+            # Rank 0 inherits it, so no other process can take the port.
+            listener.set_inheritable(True)
             try:
                 for rank in range(ranks):
                     variables = {
@@ -139,10 +140,11 @@ class Job:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for all ranks and return 0, or the code of the first that failed.
 
-        The code of a rank that signal n has killed is 128 + n, as shells and ``tacos lab`` have it. When one fails, the others have a few seconds to say why they fail, too.
+        The code of a rank that was killed by signal n is 128 + n, as in shells and ``tacos lab``. When a rank fails, the
+        others get a few seconds to report their errors.
 
         Raises:
-            TimeoutError: Some ranks still ran after `timeout` seconds and were killed.
+            TimeoutError: Some ranks were still running after `timeout` seconds and were killed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         code, failed_at, pause = 0, None, 0.001

@@ -1,4 +1,4 @@
-"""Figures of a running rank in Prometheus' text format, and the page at which Prometheus reads them.
+"""Metrics of a running rank in Prometheus' text format, and the HTTP server that provides them.
 
 ``TACOS_METRICS=9400`` serves ``http://127.0.0.1:9400/metrics`` on the first rank of a host, 9401 on the second and so on;
 ``TACOS_METRICS=0.0.0.0:9400`` serves other machines too.
@@ -28,12 +28,12 @@ PREFIX = "tacos_rank"
 
 
 class Source(Protocol):
-    """What figures are about: a communicator."""
+    """The source of metrics: a communicator."""
 
     flight: Recorder
 
     def figures(self) -> list[dict[str, Any]]:
-        """What each open carrier counts."""
+        """Return the counters of each open carrier."""
 
 
 _sources: weakref.WeakSet[Source] = weakref.WeakSet()
@@ -54,12 +54,12 @@ _PEER = {
 
 
 def watched(source: Source) -> None:
-    """Have a communicator's figures in the metrics, as long as it lives."""
+    """Include a communicator's figures in the metrics while it exists."""
     _sources.add(source)
 
 
 def prometheus() -> str:
-    """The figures of all communicators of this process.
+    """Return the figures of all communicators of this process.
 
     >>> prometheus().splitlines()[-1].startswith("tacos_rank_")
     True
@@ -109,7 +109,7 @@ def _links(figures: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _group(members: list[int]) -> str:
-    """A short name of a group, the same on all its ranks.
+    """Return a short name of a group, which is the same on all its ranks.
 
     >>> _group([0, 1, 2, 3]), _group([1, 3])
     ('0-3', '1,3')
@@ -126,7 +126,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = 10.0  # a silent connection must not keep a thread and a descriptor of the rank
 
     def do_GET(self) -> None:
-        """The metrics, at any path."""
+        """Return the metrics, at any path."""
         text = prometheus().encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
@@ -135,11 +135,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not worth a line."""
+        """Log nothing."""
 
 
 def local_rank(environ: Mapping[str, str] | None = None) -> int:
-    """The number of this process among those of its host, as its launcher says it; 0 where none does.
+    """Return the number of this process on its host, from its launcher's variables; 0 if there are none.
 
     Raises:
         ValueError: The launcher's variable is not a number.
@@ -156,7 +156,7 @@ def local_rank(environ: Mapping[str, str] | None = None) -> int:
 
 
 def serve(where: str, local_rank: int = 0) -> int:
-    """Serve the metrics at a port, or ``host:port``, plus the rank's number on its host; once for a process.
+    """Serve the metrics at a port, or ``host:port``, plus the rank's number on its host; once per process.
 
     Returns:
         The port.

@@ -30,9 +30,9 @@ def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     """Run algorithms over MPI; all ranks of the communicator must call this together.
 
     Args:
-        comm: An mpi4py communicator. Default: the world. It is duplicated, so that no message of
-            ours meets one of the caller's.
-        timeout: Seconds without progress that mean failure.
+        comm: An mpi4py communicator. Default: the world. It is duplicated, so that messages do not
+            mix with the caller's.
+        timeout: Seconds without progress after which a call fails.
 
     >>> import numpy as np, tacos
     >>> with connect() as ranks:  # doctest: +SKIP
@@ -48,14 +48,14 @@ def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
 
 
 def end_job_at_exit(code: int) -> None:
-    """When this process ends, end all others: one that hangs would keep them in MPI_Finalize."""
+    """End all processes when this one ends, since one that hangs would keep them in MPI_Finalize."""
     atexit.register(MPI.COMM_WORLD.Abort, code)
 
 
 def all_reduce(
     communicator: Communicator, array: np.ndarray[Any, Any], op: str
 ) -> Callable[[], None] | None:
-    """MPI's own all-reduce of an array, in place, to compare with; None if it has none for the type."""
+    """Return MPI's own all-reduce of an array, in place, for comparison; None if MPI does not support the type."""
     carrier = communicator.open("mpi")
     assert isinstance(carrier, Mpi)
     data = carrier.data

@@ -47,7 +47,7 @@ class Figures:
 
     @property
     def counted_s(self) -> float:
-        """The time that engines are compared by: the executed one where it is known."""
+        """The time by which engines are compared: the executed time if it is known."""
         return self.time_s if self.executed_s is None else self.executed_s
 
 
@@ -185,7 +185,7 @@ class Comparison:
         return to_html(self)
 
     def verdict(self) -> str:
-        """Return the fastest engine, and by how much, in a sentence.
+        """Return a sentence that names the fastest engine and its lead.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")

@@ -145,7 +145,7 @@ class Judge:
 
 
 def violation(schedule: Schedule, report: Report, seed: int) -> str:
-    """Say why a wrong schedule must not be returned, with what is needed to reproduce it."""
+    """Report why a schedule is wrong, with what is needed to reproduce it."""
     goal = schedule.collective
     more = f" (and {report.found - 1} more)" if report.found > 1 else ""
     return (
@@ -156,7 +156,7 @@ def violation(schedule: Schedule, report: Report, seed: int) -> str:
 
 
 def failure(engine: str, question: Question, error: Exception) -> str:
-    """Say what an engine that applies failed with, with what is needed to reproduce it."""
+    """Report the error of an engine that applies, with what is needed to reproduce it."""
     collective = question.collective
     chunks = collective.parts[0].chunks or "any number of"
     return (

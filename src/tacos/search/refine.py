@@ -117,7 +117,7 @@ def improved(
     end: float | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> tuple[Schedule | None, int]:
-    """Return a faster schedule, if one is found, and the hops that were looked at.
+    """Return a faster schedule, if one is found, and the number of hops examined.
 
     Args:
         schedule: The schedule.

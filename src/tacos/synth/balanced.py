@@ -1,8 +1,8 @@
 """The balanced engine: uneven messages between pairs of NPUs, in boxes joined by slower ports.
 
-Experts of a mixture are not equally popular, and every step of a training job sends other sizes. The core
-(``cpp/synth/balanced.hpp`` has the theory) balances what leaves and enters a box over all of its ports, and orders the
-messages so that the ports stay busy; it takes milliseconds, so that every step can have a schedule of its own.
+Experts of a mixture are not equally popular, and every step of a training job sends different sizes. The core
+(``cpp/synth/balanced.hpp`` has the theory) balances the traffic of a box over all of its ports, and orders the
+messages so that the ports stay busy. This takes milliseconds, so every step can have its own schedule.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "balanced"]
 
 _MOST_NPUS = 512
-"""NPUs at most: a route for each pair of them takes a tenth of a second."""
+"""Most NPUs (chosen): computing a route for each pair of them takes a tenth of a second."""
 _SMALL = 0.01
-"""Share of the time that the largest piece should take at most."""
+"""Largest share of the total time that a piece should take (chosen)."""
 _MOST_PIECES = 24_000
-"""Pieces at most where their number is chosen here: 50 ms."""
+"""Most pieces if their number is chosen here: 50 ms of work."""
 
 
 def balanced(
@@ -43,15 +43,15 @@ def balanced(
     *,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """Send every message straight, or by NPUs of the two boxes whose ports have room.
+    """Send every message directly, or through NPUs of the two boxes whose ports are less loaded.
 
     Args:
-        topology: Boxes in which every NPU reaches every other without passing a third, or one such box.
+        topology: Boxes, or one box, in which every NPU reaches every other without passing a third.
         collective: Uneven all-to-alls, and messages.
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: The network or the collective is of another kind.
+        ValueError: The engine does not support the network or the collective.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_h100(2, nic_bandwidth="50GB/s")
@@ -81,14 +81,14 @@ def balanced(
 
 
 class _Hops(NamedTuple):
-    """The hops of a network: routes from NPU to NPU with no other between them.
+    """The hops of a network: routes between NPUs that pass no other NPU.
 
-    They are the ways that the messages of a program take.
+    Messages of programs take the same routes.
 
     Attributes:
         routes: A route for each pair of NPUs.
-        hop: From each NPU to each other its route; -1 where that passes a third NPU.
-        box: Of each NPU its box.
+        hop: The route from each NPU to each other; -1 if it passes a third NPU.
+        box: The box of each NPU.
     """
 
     routes: Routes
@@ -115,7 +115,7 @@ class _Hops(NamedTuple):
         dst: NDArray[np.int32],
         sizes: NDArray[np.int64],
     ) -> float:
-        """What the links of the NPUs, and the ports of the boxes, need at least for messages."""
+        """Return the least time that the links of NPUs, and the ports of boxes, need for messages."""
         rates, boxes = topology.link_bandwidth_Bps.astype(float), int(self.box.max()) + 1
         from_, to = np.nonzero((self.hop >= 0) & (self.box[:, None] != self.box))
         between, least = self.hop[from_, to], 0.0
@@ -136,7 +136,7 @@ class _Hops(NamedTuple):
 
 
 def _box_size(topology: Topology) -> int:
-    """The size of the innermost dimension; a network without dimensions is one box."""
+    """Return the size of the innermost dimension; a network without dimensions is one box."""
     dims = requirements.boxed(topology)
     return dims[0][1] if dims else topology.npus
 
@@ -144,7 +144,7 @@ def _box_size(topology: Topology) -> int:
 def _messages(
     collective: Collective,
 ) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.int32]]:
-    """The chunks that have to move, with their sources and destinations."""
+    """Return the chunks that must move, with their sources and destinations."""
     chunk, src = collective.precondition()
     wanted, dst = collective.postcondition()
     assert np.array_equal(chunk, wanted)
@@ -153,7 +153,7 @@ def _messages(
 
 
 def _pieces(topology: Topology, collective: Collective, hops: _Hops) -> int:
-    """In how many pieces to cut the messages, so that none keeps a port for long."""
+    """Return the number of pieces per message, so that no piece occupies a port for long."""
     whole = collective.with_chunks(1)
     chunk, src, dst = _messages(whole)
     if not len(chunk):
@@ -165,7 +165,7 @@ def _pieces(topology: Topology, collective: Collective, hops: _Hops) -> int:
     longest_s = float(sizes.max()) / float(topology.link_bandwidth_Bps.min())
     wanted = longest_s / (_SMALL * least_s)
     straight = np.count_nonzero(hops.hop < 0) == topology.npus
-    moves = len(chunk) if straight else 2 * len(chunk)  # most messages have a relay otherwise
+    moves = len(chunk) if straight else 2 * len(chunk)  # otherwise, most messages have a relay
     return max(1, min(int(wanted), _MOST_PIECES // moves))
 
 

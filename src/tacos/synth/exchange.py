@@ -7,10 +7,10 @@ single digit. If that sends too many bytes, the first stages scatter instead (ea
 buffer) and gather the results at the end, as in halving-doubling. A reduce-scatter is the first half of an all-reduce
 in which all stages scatter; an all-gather is the second.
 
-All products and ways to scatter are weighed by the latencies and the loads of the quickest routes, and the best ones are timed.
-Digits follow the ranks, which mostly number boxes one after the other. Blocks may be mirrored where that shortens the
-ways between them, so that a ring of four takes two stages of one hop each, as in Swing (De Sensi et al., 2024). Every
-chunk is summed in one order: the members of a group add up the same sums.
+Every factorization of the number of members, and every number of scattering stages, is a plan. Its time is estimated from the
+latencies and loads of the fastest routes, and the best plans are timed. Digits follow the ranks, which usually number boxes
+one after the other. Blocks of members are reversed if that brings partners closer, so that a ring of four takes two stages of
+one hop each, as in Swing (De Sensi et al., 2024). Every chunk is summed in one order: the members of a group add up the same sums.
 """
 
 from __future__ import annotations
@@ -43,25 +43,24 @@ _MOST_MEMBERS = 128
 _MOST_TRANSFERS = 100_000
 """Largest number of transfers of a plan with one chunk; more take too long to synthesize for so few bytes."""
 _MOST_BYTES = 1_000_000
-"""Larger buffers are for trees that fill all links."""
+"""Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
-"""How many plans are timed, and how many of them are timed again with other chunk counts."""
+"""Number of plans that are timed, and of those that are timed again with other chunk counts."""
 _PLANNING_US = 40.0
-"""Microseconds per pair of members to weigh all plans, up to 32 of them (measured)."""
+"""Microseconds per pair of members to estimate all plans, for up to 32 members (measured)."""
 _MOST_ORDERED = 32
-"""Members of which more than one order is weighed."""
+"""Most members for which more than one order is considered."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How members meet.
+    """A plan: the groups of each stage, and which stages scatter.
 
     Attributes:
-        digits: The size of the groups, stage by stage.
-        scattered: How many of the stages, from the first, scatter sums and gather them again at the end.
-        members: The number of the member at every place; places are numbers of the digits, of which the first counts
-            ones.
-        ways: Which way messages take.
+        digits: Size of the groups, stage by stage.
+        scattered: Number of stages, from the first, that scatter sums and gather them at the end.
+        members: The member at every place; the digits of a place are those of its number, the lowest first.
+        ways: The routes of messages.
     """
 
     digits: tuple[int, ...]
@@ -115,7 +114,7 @@ def exchange(
                 progress=progress,
                 links=plan.ways.links,
             )
-        except InfeasibleError as error:  # a sum would arrive where one has yet to be sent
+        except InfeasibleError as error:  # a sum would arrive where another has not been sent yet
             refused = error
         else:
             found.append((schedule, plan))
@@ -127,10 +126,10 @@ def exchange(
 
 
 class _Ways:
-    """The quickest ways between members for messages of one size.
+    """The fastest routes between members for messages of one size.
 
     Attributes:
-        latency: Between every two members, by number, in picoseconds.
+        latency: Latency between every two members, by number, in picoseconds.
     """
 
     def __init__(self, topology: Topology, group: Ints, bytes_: int) -> None:
@@ -153,7 +152,7 @@ class _Ways:
         self.latency = np.diff(latencies[self._begin]).reshape(n, n)
 
     def _from(self, source: int, leaving: list[list[tuple[int, int, int]]]) -> list[list[int]]:
-        """The links to every member, in their order."""
+        """Return the links to every member, in order."""
         into = {source: (-1, source)}
         far = {source: 0}
         queue = [(0, source)]
@@ -179,13 +178,13 @@ class _Ways:
         return paths
 
     def links(self, a: int, b: int) -> list[int]:
-        """The links from one NPU to another."""
+        """Return the links from one NPU to another."""
         pair = self._number[a] * len(self._number) + self._number[b]
         found: list[int] = self._links[self._begin[pair] : self._begin[pair + 1]].tolist()
         return found
 
     def loads(self, a: Ints, b: Ints) -> NDArray[np.float64]:
-        """How many of the messages from members `a` to members `b` each link carries."""
+        """Return the number of messages from members `a` to members `b` that each link carries."""
         pair = a.astype(np.int64) * len(self._number) + b
         count = self._begin[pair + 1] - self._begin[pair]
         first = np.repeat(self._begin[pair] - np.append(0, np.cumsum(count)[:-1]), count)
@@ -196,10 +195,10 @@ class _Ways:
 def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
     """Return the plans with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
-    The last plan exchanges nothing, so that no sum can come too early.
+    The last plan only scatters and gathers, so that no sum can arrive too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
-    # Plans that cost the same are much alike.
+    # Plans with equal costs are nearly the same.
     found: dict[tuple[float, float], _Plan] = {}
     scattering: dict[tuple[float, float], _Plan] = {}
     for bytes_ in dict.fromkeys((size, size // n)):
@@ -222,7 +221,7 @@ def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
 
 
 def _transfers(digits: tuple[int, ...], scattered: int) -> int:
-    """How many transfers an all-reduce makes, with one chunk for every member."""
+    """Return the number of transfers of an all-reduce with one chunk per member."""
     members = left = prod(digits)
     count = 0
     for stage, digit in enumerate(digits):
@@ -235,7 +234,7 @@ def _transfers(digits: tuple[int, ...], scattered: int) -> int:
 
 
 def _products(n: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a product, in any order."""
+    """Yield all ordered factorizations of a number."""
     if n == 1:
         yield ()
     for first in range(2, n + 1):
@@ -245,7 +244,7 @@ def _products(n: int) -> Iterator[tuple[int, ...]]:
 
 
 def _orders(n: int) -> Iterator[Ints]:
-    """The members in the order of their ranks, and with one of the ranks' prime digits as the last one to count."""
+    """Yield the members in rank order, and orders in which one of the ranks' prime digits is the highest."""
     yield np.arange(n, dtype=np.int32)
     if n > _MOST_ORDERED:
         return
@@ -260,7 +259,7 @@ def _orders(n: int) -> Iterator[Ints]:
 
 
 def _mirrored(order: Ints, digits: tuple[int, ...], ways: _Ways) -> Ints:
-    """The members in an order of which blocks are mirrored in some digits where that brings them closer together."""
+    """Return the members with blocks reversed in some digits, if that brings partners closer."""
     place, inner = order.copy(), 1
     for stage, digit in enumerate(digits):
         mirrors, step = [np.arange(inner)], 1
@@ -282,7 +281,7 @@ def _mirrored(order: Ints, digits: tuple[int, ...], ways: _Ways) -> Ints:
 def _stage_costs(
     digits: tuple[int, ...], members: Ints, ways: _Ways
 ) -> list[tuple[float, NDArray[np.float64]]]:
-    """Of every stage the longest latency, and seconds per byte on every link if all send all."""
+    """Return, per stage, the longest latency, and the seconds per byte on every link if all members send everything."""
     index, inner, costs = np.arange(len(members)), 1, []
     for digit in digits:
         at = index // inner % digit
@@ -302,18 +301,18 @@ def _cost_ps(
     size: int,
     times: int,
 ) -> tuple[float, float]:
-    """A plan's latencies, and how long its fullest link is busy; what is scattered moves once or twice."""
+    """Return a plan's latencies, and how long its busiest link is busy; scattered data move `times` times."""
     latency, left, load = 0.0, float(size), np.zeros_like(costs[0][1])
     for stage, (longest, per_byte) in enumerate(costs):
         scatters = stage < scattered
-        left = left / digits[stage] if scatters else left  # a share for each
+        left = left / digits[stage] if scatters else left  # each member has a share
         latency += longest * (times if scatters else 1)
         load += per_byte * left * (times if scatters else 1)
     return latency, float(load.max()) * 1e12
 
 
 def _one_piece(plan: _Plan, kind: str) -> Moves:
-    """The moves of one chunk for every member's block, between members by number."""
+    """Return the moves of one chunk per member's block, between members by number."""
     place, n = plan.members, len(plan.members)
     strides = np.cumprod([1, *plan.digits]).tolist()
     index = np.arange(n)
@@ -359,7 +358,7 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
     block, where = block[alike], where[alike]
     for turn in range(len(stages)):
         for first in range(len(stages)):
-            # Blocks take turns to begin with each stage, so that the links of all stages are in use.
+            # Blocks start with different stages in turn, so that the links of all stages are in use.
             stage = stages[(first + turn) % len(stages)]
             mine = block % len(stages) == first
             size = plan.digits[stage]

@@ -1,4 +1,4 @@
-"""Pictures of networks and of figures, tables, and the viewer.
+"""Drawings of networks, charts, tables, and the viewer.
 
 :func:`save` writes a picture as SVG or PNG; :func:`write_page` writes an interactive page.
 """

@@ -1,4 +1,4 @@
-"""Axes: from values to pixels, with ticks and labels."""
+"""Axes: convert values to pixels, with ticks and labels."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ TEXTS: dict[Unit, Callable[[float], str]] = {
     "bandwidth": format_bandwidth,
     "dollars": format_dollars,
 }
-"""A number as people read it, by its unit."""
+"""Functions that format a number for people, by unit."""
 RIGHT, CENTRE = 'text-anchor="end"', 'text-anchor="middle"'
 _GRID = "#e4e7eb"
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows.
+    """The quantity that an axis shows.
 
     Attributes:
         label: Its name, without the unit.
-        unit: What the numbers are: bytes, seconds, bytes per second, dollars, shares of 1, or just numbers.
-        log: Whether each step multiplies.
+        unit: Unit of the values: bytes, seconds, bytes per second, dollars, shares of 1, or plain numbers.
+        log: Whether the axis is logarithmic.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the values of an axis go: `low` to the pixel `begin`, `high` to `end`."""
+    """A mapping of values to pixels: `low` to the pixel `begin`, `high` to `end`."""
 
     axis: Axis
     low: float
@@ -99,7 +99,7 @@ def _even_ticks(low: float, high: float, room: int) -> list[float]:
 def fitted(
     axis: Axis, values: Iterable[float], begin: float, end: float, *, tight: bool = False
 ) -> Scale:
-    """A scale that holds all values: from zero on an even axis, and with a little air unless tight.
+    """Return a scale that holds all values: from zero on a linear axis, with a small margin unless tight.
 
     >>> [words for _, words in fitted(Axis("size", "size"), [3e6, 4e6], 0, 200).ticks(50)]
     ['0', '2 MB', '4 MB']
@@ -117,7 +117,7 @@ def fitted(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rectangle of a plot, in pixels, and what is written around it."""
+    """The rectangle of a plot, in pixels, and the text around it."""
 
     left: float
     top: float

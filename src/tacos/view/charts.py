@@ -1,7 +1,7 @@
 """Charts as SVG text: curves, bars and heat maps, with axes in the units of the field.
 
-They hide where things go: limits, ticks, labels in bytes, seconds or bytes per second, colours that
-people with any colour vision can tell apart (and markers and dashes besides), the legend. All take
+The functions choose limits, ticks, labels in bytes, seconds or bytes per second, the legend, and colours that
+people with any colour vision can tell apart, with markers and dashes in addition. They take
 plain numbers and return a picture that :func:`tacos.view.save` writes as SVG or PNG.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Axis", "Series", "bars", "heat_map", "lines", "stack", "stacked_bars
 
 _SHADE, _EDGE = "#f0f2f5", "#9aa5b1"
 _BEYOND = {"ceiling": "faster than any schedule", "floor": "faster than any schedule"}
-"""What a shaded region is."""
+"""Meaning of the shaded region, by role of the limit."""
 _REJECTED = "rejected"
 _DASHES = ("", "7 3", "2 3")
 _SHAPES = (  # filled ones first, in a box of 8 by 8 about the origin
@@ -49,11 +49,11 @@ class Series:
 
     Attributes:
         name: For the legend.
-        y: The values; NaN where there is none.
-        x: Where they are; a series of bars has none, its values are those of the groups in turn.
-        role: A ``"strong"`` curve is drawn thicker. A ``"ceiling"`` is a limit from above and a
-            ``"floor"`` one from below: dashed, and what lies beyond it is shaded, which the legend explains.
-        rejected: Points that do not count, each with its place, its value and the reason; crosses mark them. A value of
+        y: The values; NaN for missing ones.
+        x: Their positions. A series of bars has none; its values belong to the groups in order.
+        role: A ``"strong"`` curve is drawn thicker. A ``"ceiling"`` is an upper limit and a
+            ``"floor"`` a lower one: dashed, with the region beyond it shaded and explained in the legend.
+        rejected: Rejected points, each with its position, value and reason, drawn as crosses. A value of
             NaN puts the cross on the axis.
     """
 
@@ -77,18 +77,18 @@ def lines(
     remarks: Sequence[str] = (),
     width: int = 900,
 ) -> str:
-    """Curves over a common axis.
+    """Draw curves over a common axis.
 
     Args:
         series: The curves.
-        x: The axis along which they go.
-        y: The axis of their values.
-        title: Above the picture.
-        remarks: Sentences below it.
-        width: In pixels.
+        x: The horizontal axis.
+        y: The vertical axis.
+        title: Text above the picture.
+        remarks: Sentences below the picture.
+        width: Width in pixels.
 
     Raises:
-        ValueError: There is nothing to draw, or a value has no place on a logarithmic axis.
+        ValueError: There is nothing to draw, or a value cannot be drawn on a logarithmic axis.
 
     >>> size, speed = [1e3, 1e6, 1e9], [1e8, 5e10, 9e10]
     >>> chart = lines([Series("ring", speed, size)], Axis("size", "size", log=True),
@@ -151,17 +151,17 @@ def bars(
     remarks: Sequence[str] = (),
     width: int = 900,
 ) -> str:
-    """Bars that lie side by side in groups, each with its value.
+    """Draw bars side by side in groups, each with its value.
 
     Args:
         groups: A label for each group.
-        series: One bar in every group each; a single series needs no legend.
-        x: What their lengths are.
-        title: Above the picture.
-        mark: A value to draw a line at, such as a bound, and what to call it.
-        notes: Words to write behind the bars of the first series, such as their share of a bound.
+        series: Each series has one bar per group; a single series needs no legend.
+        x: The axis of the bars' lengths.
+        title: Text above the picture.
+        mark: A value at which to draw a line, such as a bound, and its name.
+        notes: Texts after the bars of the first series, such as their share of a bound.
         remarks: Sentences below the picture.
-        width: In pixels.
+        width: Width in pixels.
 
     >>> chart = bars(["ring", "direct"], [Series("busbw", [40e9, 90e9])], Axis("busbw", "bandwidth"),
     ...              mark=(100e9, "bound"), notes=["40 %", "90 %"])
@@ -227,15 +227,15 @@ def stacked_bars(
     notes: Sequence[str] = (),
     width: int = 900,
 ) -> str:
-    """One bar per group, made of a piece per series: what a whole consists of.
+    """Draw one bar per group, with one piece per series, to show how a whole is composed.
 
     Args:
         groups: A label for each bar.
         series: The pieces, from the left; each has a value per group, 0 or more.
-        x: What the lengths are.
-        title: Above the picture.
-        notes: Words to write behind each bar, after its sum.
-        width: In pixels.
+        x: The axis of the lengths.
+        title: Text above the picture.
+        notes: Texts after each bar and its sum.
+        width: Width in pixels.
 
     >>> chart = stacked_bars(["nccl", "auto"], [Series("compute", [3, 3]), Series("wait", [2, 1])], Axis("step", "time"))
     >>> "nccl, wait: 2 s" in chart, "5 s" in chart
@@ -286,21 +286,21 @@ def heat_map(
     title: str = "",
     width: int = 900,
 ) -> str:
-    """A table of numbers as colours: rows from the top, columns over an axis.
+    """Draw a table of numbers as colours: rows from the top, columns over an axis.
 
     Args:
-        values: Two dimensions; more rows or columns than pixels are averaged.
-        x: The axis of the columns, which share its extent evenly.
-        extent: Where the first column begins and the last one ends.
-        row_labels: One for each row; as many are shown as there is room for.
-        y_label: What a row is.
-        scale: What the colours are; shares of 1 unless told.
-        high: The value of the brightest colour; the largest there is, or 1 for shares.
-        title: Above the picture.
-        width: In pixels.
+        values: A two-dimensional table; if it has more rows or columns than pixels, they are averaged.
+        x: The axis of the columns, which are equally wide.
+        extent: The start of the first column and the end of the last one.
+        row_labels: One label per row; those that fit are shown.
+        y_label: What a row represents.
+        scale: What the colours represent; by default shares of 1.
+        high: The value of the brightest colour; by default the largest value, or 1 for shares.
+        title: Text above the picture.
+        width: Width in pixels.
 
     Raises:
-        ValueError: There is nothing to draw, a value is negative, or the labels are of other rows.
+        ValueError: There is nothing to draw, a value is negative, or the number of labels is wrong.
 
     >>> chart = heat_map([[0, 0.5], [1, 1]], Axis("time", "time"), (0, 2e-6),
     ...                  row_labels=["0 → 1", "1 → 0"], title="utilisation")
@@ -339,7 +339,7 @@ def heat_map(
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Pictures one below another, as one.
+    """Combine pictures into one, one below the other.
 
     >>> chart = bars(["a"], [Series("b", [1])], Axis("c"))
     >>> stack([chart, chart]).count("<svg ")
@@ -378,7 +378,7 @@ class _Style:
         return f'fill="none" stroke="{self.colour}" stroke-width="{self.thick}"{dash}'
 
     def cross(self, x: float, y: float, tip: str = "") -> str:
-        """Marks a point that does not count."""
+        """Mark a rejected point."""
         title = f"<title>{svg.escaped(tip)}</title>" if tip else ""
         shape = f'd="M-5 -5L5 5M-5 5L5 -5" fill="none" stroke="{self.colour}" stroke-width="2.2"'
         return f'<path class="cross" transform="translate({x:.1f} {y:.1f})" {shape}>{title}</path>'
@@ -394,7 +394,7 @@ class _Style:
 
 
 def _styles(series: Sequence[Series]) -> list[_Style]:
-    """Five shapes and six colours: the first thirty differ, and neighbours in both."""
+    """Return a style per series: the first thirty differ, and neighbours differ in both shape and colour."""
     styles, k = [], 0
     for one in series:
         if one.limit:
@@ -433,7 +433,7 @@ def _crosses(series: Sequence[Series]) -> bool:
 
 
 def _remarks(words: Sequence[str], top: float, width: float) -> tuple[list[str], float]:
-    """Sentences in lines below a picture, and where they end."""
+    """Return sentences as lines below a picture, and the height at which they end."""
     shapes: list[str] = []
     for line in (part for one in words for part in wrap(one, int((width - 2 * MARGIN) / 5.6))):
         top += 16
@@ -442,7 +442,7 @@ def _remarks(words: Sequence[str], top: float, width: float) -> tuple[list[str],
 
 
 def _shade(one: Series, x: Scale, y: Scale, frame: Frame) -> list[str]:
-    """What lies beyond a limit."""
+    """Shade the region beyond a limit."""
     points = [(x(a), y(b)) for a, b, is_in in zip(one.x, one.y, _drawn(one), strict=True) if is_in]
     edge = frame.top if one.role == "ceiling" else frame.top + frame.height
     corners = [(frame.left, points[0][1]), *points, (frame.left + frame.width, points[-1][1])]
@@ -462,7 +462,7 @@ def _fill(k: int) -> str:
 
 
 def _patterns(count: int) -> list[str]:
-    """Hatches for the bars that come after the colours are used up."""
+    """Hatches for bars, once the colours are used up."""
     return [
         f'<pattern id="hatch{k}" width="6" height="6" patternUnits="userSpaceOnUse" '
         f'patternTransform="rotate(45)"><rect width="6" height="6" fill="{PAPER}"/>'
@@ -474,7 +474,7 @@ def _patterns(count: int) -> list[str]:
 def _row_legend(
     entries: Iterable[tuple[str, Series]], width: float, y: float
 ) -> tuple[list[str], float]:
-    """Signs and names in rows, and where they end."""
+    """Return signs and names in rows, and the height at which they end."""
     shapes, x = [], MARGIN
     for sign, one in entries:
         wide = 34 + 7.2 * len(one.name) + 16
@@ -490,7 +490,7 @@ def _heading(title: str) -> list[str]:
     return [svg.text(MARGIN, 34, title, size=17, more='font-weight="bold"')] if title else []
 
 
-# Heat maps. The colours go from dark blue to light yellow and grow evenly in lightness.
+# Heat maps. The colours go from dark blue to light yellow with evenly increasing lightness.
 
 _STOPS = (
     (12, 16, 54),
@@ -510,7 +510,7 @@ def _palette() -> NDArray[np.uint8]:
 
 
 def _image(levels: NDArray[np.uint8], place: str) -> str:
-    """The levels as an image in the picture: a byte each, where shapes would take a hundred."""
+    """Embed the levels as an image: one byte each, instead of about a hundred as a shape."""
     rows, columns = levels.shape
     raw = np.concatenate([np.zeros((rows, 1), np.uint8), levels], axis=1).tobytes()
     parts = (
@@ -539,7 +539,7 @@ def _averaged(table: NDArray[np.float64], count: int, axis: int) -> NDArray[np.f
 
 
 def _spread(labels: list[str], room: int) -> list[tuple[float, str]]:
-    """As many labels as there is room for, each with the share of the height where it goes."""
+    """Return the labels that fit, each with its position as a share of the height."""
     each = -(-len(labels) // max(room, 1)) or 1
     return [((i + 0.5) / len(labels), labels[i]) for i in range(0, len(labels), each)]
 
@@ -556,7 +556,7 @@ def _colour_bar(x: float, top: float, tall: float, meaning: Axis, high: float) -
 
 
 def _check(series: Sequence[Series], x: Axis, y: Axis, width: int) -> None:
-    """What cannot be drawn is refused by name."""
+    """Raise an error that names what cannot be drawn."""
     if not 300 <= width <= 20_000:
         raise ValueError(f"width must be between 300 and 20000 pixels; got {width!r}")
     for one in series:

@@ -1,4 +1,4 @@
-"""Tables and charts of comparisons: in the layout of nccl-tests, with the bound."""
+"""Tables and charts of comparisons, in the layout of nccl-tests, with the bound."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _COLUMNS = (
 def comparison_tables(
     result: Comparison | Sweep, name: str = "", width: int = 80, *, brief: bool = False
 ) -> list[Table]:
-    """What ``tacos compare`` prints: a row per engine; of a sweep, a row per size.
+    """Return the tables that ``tacos compare`` prints: a row per engine, or per size for a sweep.
 
     Args:
-        result: What :func:`tacos.search.compare.compare` returned.
-        name: What to call the network.
-        width: How many characters fit in a line; wider tables are cut into several.
-        brief: Show the fastest engines, what users run today, and what failed; else all engines.
+        result: The result of :func:`tacos.search.compare.compare`.
+        name: Name of the network.
+        width: Characters per line; wider tables are split into several.
+        brief: Show only the fastest engines, the reference (NCCL), and failures; otherwise all engines.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -57,11 +57,11 @@ def comparison_tables(
 
 
 def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
-    """The verdict, what went wrong, and which engines do not apply, each in a sentence.
+    """Return sentences: the verdict, failures, and engines that do not apply.
 
     Args:
-        result: What :func:`tacos.search.compare.compare` returned.
-        brief: Name all engines that do not apply in one sentence, without what each needs.
+        result: The result of :func:`tacos.search.compare.compare`.
+        brief: Name all engines that do not apply in one sentence, without their requirements.
 
     >>> import tacos
     >>> topo = tacos.topology.mesh(2, 2)
@@ -100,7 +100,7 @@ def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
 
 
 def _left_out(result: Comparison | Sweep) -> list[str]:
-    """One sentence about all that a brief output leaves out."""
+    """Return one sentence about everything that a brief output omits."""
     comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
     parts = []
     if isinstance(result, Sweep):
@@ -117,17 +117,17 @@ def _left_out(result: Comparison | Sweep) -> list[str]:
 
 
 _SHOWN = 6
-"""Engines in a brief table, besides what users run today and what failed."""
+"""Engines in a brief table, in addition to the reference (NCCL) and failures."""
 
 
 def _brief(result: Comparison) -> list[Candidate]:
-    """The fastest candidates, what users run today, and what was wrong."""
+    """Return the fastest candidates, the reference (NCCL), and those that failed."""
     kept = {candidate.engine for candidate in result.solved[:_SHOWN]} | set(references())
     return [c for c in result.candidates if c.engine in kept or c.wrong or not c.ok]
 
 
 def _fastest(result: Sweep) -> tuple[str, ...]:
-    """The engines that win somewhere, what users run today, and then the first others."""
+    """Return the engines that win at some size, the reference (NCCL), and then the first others."""
     first = [*dict.fromkeys(name for _, _, name in result.winners()), *references()]
     names = [name for name in dict.fromkeys(first) if name in result.engines]
     more = [name for name in result.engines if name not in names]
@@ -135,7 +135,7 @@ def _fastest(result: Sweep) -> tuple[str, ...]:
 
 
 def picture(result: Comparison | Sweep, name: str = "") -> str:
-    """A comparison as SVG text: busbw as bars; of a sweep, time and busbw over size.
+    """Draw a comparison as SVG text: busbw as bars or, for a sweep, time and busbw over size.
 
     The bound is drawn as a line that no schedule crosses.
 
@@ -218,7 +218,7 @@ def _bars(result: Comparison, name: str) -> str:
 
 
 def _rejected(comparisons: Sequence[Comparison], engine: str) -> list[tuple[int, Candidate, str]]:
-    """Sizes at which an engine's answer does not count, with the answer and the reason."""
+    """Return the sizes at which an engine's answer is rejected, with the answer and the reason."""
     found = []
     for one in comparisons:
         for candidate in one.candidates:
@@ -233,7 +233,7 @@ def _rejected(comparisons: Sequence[Comparison], engine: str) -> list[tuple[int,
 
 
 def _below(result: Comparison | Sweep) -> list[str]:
-    """What a picture says of engines that it does not draw: those that failed by name, the rest in one line."""
+    """Return remarks on engines that a picture does not draw: failed ones by name, the rest in one line."""
     said = remarks(result)[1:]
     apart = [words for words in said if " does not apply" in words]
     named = [words for words in said if words not in apart and " was cut short" not in words]
@@ -248,7 +248,7 @@ def _of(one: Comparison, engine: str) -> Candidate | None:
 
 
 def _has_busbw(result: Comparison | Sweep) -> bool:
-    """Not every collective has nccl-tests' factor."""
+    """Return whether nccl-tests defines a factor for the collective."""
     comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
     return any(c.figures and c.figures.busbw_Bps for one in comparisons for c in one.solved)
 
@@ -258,7 +258,7 @@ def _bandwidth(result: Comparison | Sweep) -> str:
 
 
 def _speed(candidate: Candidate) -> float:
-    """The bandwidth of the executed schedule."""
+    """Return the bandwidth of the executed schedule."""
     figures = candidate.figures
     if figures is None:
         return _NAN
@@ -349,7 +349,7 @@ def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
 
 
 def _cells(one: Comparison, candidate: Candidate) -> Iterator[str]:
-    """The schedule's time, the executed one, busbw (or algbw where that is not defined) and the share of the bound."""
+    """Return the schedule's time, the executed time, busbw (algbw if undefined) and the share of the bound."""
     if candidate.figures is None:
         return
     yield f"{candidate.figures.time_s * 1e6:.2f}"

@@ -1,7 +1,7 @@
 """The curve of every link in the viewer's picture, one per direction, as columns.
 
-A link and its twin run side by side, each on the right of its direction of travel, so that what moves
-on one is not taken for what moves on the other. Lengths are the layout's.
+A link and its twin run side by side, each on the right of its direction of travel, so that chunks
+on one are not mistaken for chunks on the other. Lengths are in units of the layout.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["ELBOW", "LINE", "Curves", "curves"]
 
 LINE, CURVE, ELBOW = 0, 1, 2
-_DETAILED = 300  # nodes up to which there is room for large ones
-_MOST_TESTS = 50_000_000  # pairs of a long link and a node that may be in its way
+_DETAILED = 300  # up to this number, nodes are drawn large
+_MOST_TESTS = 50_000_000  # most pairs of a long link and a node to test for overlap
 
 
 class Curves(NamedTuple):
-    """Per link: start, two handles, end; and what they mean."""
+    """Per link: start, two handles and end, with the kind of its curve."""
 
     points: npt.NDArray[np.float32]  # (links, 4, 2)
     kind: npt.NDArray[np.uint8]  # LINE, CURVE (Bézier), or ELBOW (corners at the handles)
@@ -33,7 +33,7 @@ class Curves(NamedTuple):
 
 
 def curves(topology: Topology, layout: Layout) -> Curves:
-    """The ways of all links.
+    """Return the curves of all links.
 
     >>> import tacos.topology
     >>> from tacos.view.layout import place
@@ -52,7 +52,7 @@ def curves(topology: Topology, layout: Layout) -> Curves:
     right = np.column_stack([-way[:, 1], way[:, 0]]) / length[:, None]
     start, end = start + right * shift[:, None], end + right * shift[:, None]
     bow = _bows(layout, src, dst, radius)
-    # Rows bend up and columns right, whichever end comes first: twins stay side by side.
+    # Rows bend up and columns right, whichever end comes first, so twins stay side by side.
     turned = (way[:, 0] < -1e-9) | ((np.abs(way[:, 0]) <= 1e-9) & (way[:, 1] < 0))
     handle = -right * np.where(turned, -1.0, 1.0)[:, None] * (bow * 4 / 3)[:, None]
     points = np.stack([start, start + handle, end + handle, end], axis=1)
@@ -63,21 +63,21 @@ def curves(topology: Topology, layout: Layout) -> Curves:
 
 
 def _ends(xy: Floats, half: Floats, src: Ints, dst: Ints) -> tuple[Floats, Floats]:
-    """Where links begin and end: a link to a bar is upright where the bar is wide enough."""
+    """Return where links begin and end: a link to a bar is vertical if the bar is wide enough."""
     start, end = xy[src].copy(), xy[dst].copy()
     apart = np.abs(start[:, 0] - end[:, 0])
     wide = np.maximum(half[src], half[dst])
     upright = (wide > 0) & (apart <= wide)
     x = np.where(half[src] <= half[dst], start[:, 0], end[:, 0])
     toward = np.sign(end[:, 0] - start[:, 0])
-    # Slanted lines leave a bar well inside its end, so that they are above the bar beside it in time.
+    # Slanted lines leave a bar well inside its end, so that they pass above the next bar.
     start[:, 0] = np.where(upright, x, start[:, 0] + toward * np.minimum(0.5 * half[src], apart))
     end[:, 0] = np.where(upright, x, end[:, 0] - toward * np.minimum(0.5 * half[dst], apart))
     return start, end
 
 
 def _shifts(topology: Topology, radius: float) -> Floats:
-    """How far aside each link runs, to the right of its direction."""
+    """Return how far each link is shifted to the right of its direction."""
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     there, back = src * topology.nodes + dst, dst * topology.nodes + src
     order = np.argsort(there, kind="stable")
@@ -94,7 +94,7 @@ def _shifts(topology: Topology, radius: float) -> Floats:
 
 
 def _bows(layout: Layout, src: Ints, dst: Ints, radius: float) -> Floats:
-    """How far each link bends aside: not at all unless a node is in its way."""
+    """Return how far each link bends; 0 unless a node is in its way."""
     xy, plain = layout.xy, layout.half == 0
     bow = np.zeros(len(src))
     length = np.hypot(*(xy[src] - xy[dst]).T)
@@ -117,9 +117,9 @@ def _bows(layout: Layout, src: Ints, dst: Ints, radius: float) -> Floats:
 def _bend(
     points: Floats, kind: npt.NDArray[np.uint8], layout: Layout, src: Ints, dst: Ints, radius: float
 ) -> float:
-    """Links between a bar and a node in a row behind others: sideways into a lane, then upright.
+    """Bend links between a bar and a node in a row behind others: sideways into a lane, then vertically.
 
-    Links that share a lane run side by side in it, those from far away outside. Returns how far apart.
+    Links that share a lane run side by side in it, those from far away on the outside. Return their distance.
     """
     xy, half = layout.xy, layout.half
     out = half[dst] > 0
@@ -155,7 +155,7 @@ def _bend(
 def _leave_boxes(
     points: Floats, kind: npt.NDArray[np.uint8], layout: Layout, src: Ints, dst: Ints, shift: Floats
 ) -> None:
-    """Links between boxes, or between a box and a switch that is not right above: upright, then slanted."""
+    """Bend links between boxes, or to a switch that is not directly above: vertically, then slanted."""
     if not len(layout.rise):
         return
     for link in np.flatnonzero(layout.box[src] != layout.box[dst]).tolist():

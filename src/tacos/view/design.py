@@ -43,7 +43,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def saved(seconds: float) -> str:
-    """A saving for people.
+    """Format a saving of time.
 
     >>> saved(1.5e-6), saved(0.0)
     ('1.5 us', '-')

@@ -1,8 +1,8 @@
-"""Topologies as SVG pictures.
+"""Drawings of topologies as SVG.
 
-`draw` hides how a network becomes shapes: links grouped into strands (a link and its twin are one
-line, what has no twin gets an arrow head), their colours by bandwidth, curves around nodes in the
-way, labels and the legend. Where the nodes go is `layout`'s business, which of them `excerpt`'s.
+`draw` turns a network into shapes: it groups links into strands (a link and its twin are one
+line; a link without a twin gets an arrow head), colours them by bandwidth, bends them around nodes,
+and adds labels and the legend. `layout` chooses the positions of nodes, `excerpt` the nodes to draw.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["caption", "draw", "link_classes"]
 
 Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
 
-_DETAILED = 300  # nodes up to which every node and link has its own shape and tooltip
+_DETAILED = 300  # up to this number of nodes, every node and link has its own shape and tooltip
 _MOST_LINES = 20_000
 
 
@@ -43,10 +43,10 @@ def draw(
     """Draw a topology and return the picture as SVG text.
 
     Args:
-        topology: The network. Above 5,000 nodes an excerpt is drawn and the caption says which.
+        topology: The network. Above 5,000 nodes, only an excerpt is drawn, which the caption describes.
         path: Also write the picture there, as SVG or, with the extra ``plot``, as PNG.
-        labels: What nodes are labelled with; ``"auto"`` is names where they fit, else ids, else
-            nothing.
+        labels: Labels of nodes; ``"auto"`` uses names if they fit, otherwise ids if they fit, otherwise
+            none.
         width: Width of the picture in pixels; the height follows from the layout.
 
     >>> import tacos.topology
@@ -70,7 +70,7 @@ def draw(
 
 
 class _Class(NamedTuple):
-    """Links drawn alike."""
+    """A class of links that are drawn in the same way."""
 
     text: str
     links: int
@@ -90,7 +90,7 @@ class _Strands(NamedTuple):
 
 
 def link_classes(topology: Topology) -> tuple[list[_Class], Ints]:
-    """The classes of links, the fastest first, and the class of every link."""
+    """Return the classes of links, the fastest first, and the class of every link."""
     speed, latency = topology.link_bandwidth_Bps, topology.link_latency_ps
     pairs, kind, counts = np.unique(
         np.stack([-speed, latency]), axis=1, return_inverse=True, return_counts=True
@@ -99,7 +99,7 @@ def link_classes(topology: Topology) -> tuple[list[_Class], Ints]:
     if len(counts) <= len(COLOURS):
         texts = [f"{format_bandwidth(-fast)}, {format_time(wait / 1e12)}" for fast, wait in pairs.T]
         peak = [-int(fast) for fast in pairs[0]]
-    else:  # too many to tell apart: ranges of bandwidth
+    else:  # too many to tell apart: use ranges of bandwidth
         cuts = np.unique(
             np.quantile(speed, np.linspace(0, 1, len(COLOURS) + 1)[1:-1], method="nearest")
         )
@@ -144,7 +144,7 @@ def _strands(topology: Topology, kind: Ints) -> _Strands:
         axis=1,
     )
     columns = columns[:, np.lexsort(columns[[3, 2, 1, 0]])]
-    # A few parallel links are lines of their own, many are one line that carries a number.
+    # A few parallel links are drawn separately; many are one line with a number.
     few = np.where(columns[4] <= 4, columns[4], 1)
     columns = np.repeat(columns, few, axis=1)
     count = np.where(columns[4] <= 4, 1, columns[4])
@@ -162,7 +162,7 @@ def _strands(topology: Topology, kind: Ints) -> _Strands:
 @dataclass
 class _Picture:
     whole: Topology
-    topology: Topology  # what is drawn: the whole or an excerpt
+    topology: Topology  # the network or an excerpt of it
     nodes: Ints  # ids of its nodes in the whole network
     classes: list[_Class]
     strands: _Strands
@@ -171,9 +171,9 @@ class _Picture:
     width: int
     layout: Layout
     xy: Floats
-    height: float  # of the drawing, without legend and notes
+    height: float  # height of the drawing without legend and notes
     scale: float  # pixels per unit
-    offset: Floats  # where the layout's origin is
+    offset: Floats  # position of the layout's origin
     radius: float
     bar: float  # height of a bar
 
@@ -204,7 +204,7 @@ class _Picture:
         scale = min((width - 2 * MARGIN) / extent[0], 0.8 * width / extent[1], 140.0 / gap)
         small = topology.nodes <= _DETAILED
         top = 74.0
-        # A low picture of boxes is stretched, so that there is room for labels below nodes.
+        # Flat pictures of boxes are stretched, to make room for labels below nodes.
         tall = min(0.55 * width / (scale * extent[1]), layout.elastic, 1.5)
         stretch = np.array([1.0, max(tall, 1.0)])
         layout = layout.stretched(stretch)
@@ -258,7 +258,7 @@ class _Picture:
                 f'rx="{min(8, 0.2 * self.scale):.1f}" fill="#f5f7fa" stroke="#cbd2d9"/>'
             )
             if _width(frame.label, size) <= wide + 0.4 * self.scale:
-                # Below the frame, where no link and no switch is.
+                # Below the frame, where there are no links and no switches.
                 yield svg.text(
                     x + 2, y + high + 1.1 * size, frame.label, size=size, more=f'fill="{GREY}"'
                 )
@@ -284,7 +284,7 @@ class _Picture:
             yield from self._arrows(lines, shapes, one)
 
     def _thinness(self) -> float:
-        """The factor by which lines are thinner, so that ink covers at most part of the paper."""
+        """Return the factor for line widths that keeps lines from covering too much of the picture."""
         width = np.array([one.width for one in self.classes])[self.strands.kind]
         length = np.hypot(*(self.xy[self.strands.a] - self.xy[self.strands.b]).T)
         paper = np.prod(np.ptp(self.xy, axis=0) + 4 * self.radius)
@@ -297,7 +297,7 @@ class _Picture:
             if strands.way[i] != 0:
                 along = shape.along * strands.way[i] * size
                 across = np.array([-along[1], along[0]]) * 0.62
-                # Past the middle, where the arrow head of a line beside it does not come.
+                # Past the middle, so that it does not touch the arrow head of a neighbouring line.
                 tip, tail = shape.middle + 2.2 * along, shape.middle + 0.5 * along
                 corners = " ".join(
                     f"{x:.1f},{y:.1f}" for x, y in (tip, tail + across, tail - across)
@@ -315,7 +315,7 @@ class _Picture:
         return f"{ends}: {one.text}{times}"
 
     def _bows(self) -> Floats:
-        """How far each line bends aside, in pixels: 0 unless a node is in its way."""
+        """Return how far each line bends, in pixels; 0 unless a node is in its way."""
         strands = self.strands
         bow = np.zeros(len(strands.a))
         plain = self.layout.half == 0
@@ -348,7 +348,7 @@ class _Picture:
                 lane = self.layout.lanes[npu, int(self.xy[bar, 1] > self.xy[npu, 1])] * self.scale
                 if lane and half[bar]:
                     return _elbow(self.xy[npu], self.xy[bar, 1], lane + aside, turned=npu == b)
-            # Upright from the middle of the narrower one if the wider one is there, else slanted.
+            # Vertical from the middle of the narrower one if the wider one is above it, otherwise slanted.
             narrow, wide = (a, b) if half[a] <= half[b] else (b, a)
             apart = abs(start[0] - end[0])
             if apart <= half[wide]:
@@ -397,7 +397,7 @@ class _Picture:
         )
 
     def _number(self, node: int) -> int:
-        """A node's number among the NPUs or among the switches of the whole network."""
+        """Return a node's number among the NPUs or the switches of the whole network."""
         return int(self.nodes[node]) - (self.whole.npus if node >= self.topology.npus else 0)
 
     def _labels(self) -> Iterator[str]:
@@ -427,7 +427,7 @@ class _Picture:
             yield from self._switch_label(switch)
 
     def _short(self, node: int) -> str:
-        """A node's name, without its box where a frame carries that."""
+        """Return a node's name, without its box if a frame shows that."""
         name: str = self.topology.names[node]
         owner, _, rest = name.rpartition("/")
         return rest if any(frame.label == owner for frame in self.layout.frames) else name
@@ -453,7 +453,7 @@ class _Picture:
     # Legend and notes.
 
     def _legend(self) -> tuple[list[str], float]:
-        """Its shapes, and the height of the whole picture."""
+        """Return the legend's shapes, and the height of the whole picture."""
         entries = [(_NPU_SIGN, "NPU")]
         capabilities = self.topology.switch_capabilities
         if len(capabilities):
@@ -494,7 +494,7 @@ class _Shape(NamedTuple):
 
 
 def _line(start: Floats, end: Floats, aside: float, bow: float) -> _Shape:
-    """A straight line shifted `aside`, or a curve that keeps `bow` away from it."""
+    """Return a straight line shifted by `aside`, or a curve that bends by `bow`."""
     length = max(float(np.hypot(*(end - start))), 1e-9)
     along = (end - start) / length
     across = np.array([along[1], -along[0]])
@@ -511,7 +511,7 @@ def _line(start: Floats, end: Floats, aside: float, bow: float) -> _Shape:
 
 
 def _corners(way: Floats) -> _Shape:
-    """Straight parts through the given points."""
+    """Return straight segments through the given points."""
     long = int(np.argmax(np.hypot(*np.diff(way, axis=0).T)))
     along = way[long + 1] - way[long]
     path = "L".join(_at(point) for point in way)
@@ -520,7 +520,7 @@ def _corners(way: Floats) -> _Shape:
 
 
 def _elbow(node: Floats, height: float, lane: float, *, turned: bool) -> _Shape:
-    """Sideways into a lane, then up or down to a bar."""
+    """Return a line that goes sideways into a lane, then up or down to a bar."""
     x = node[0] + lane
     along = np.array([0.0, np.sign(height - node[1])]) * (-1 if turned else 1)
     return _Shape(
@@ -534,7 +534,7 @@ def _at(point: Floats) -> str:
 
 _HALO = f'paint-order="stroke" stroke="{PAPER}" stroke-width="3" text-anchor="middle"'
 _SMALLEST = 10.0
-"""Pixels below which a label is left out."""
+"""Smallest font in pixels; smaller labels are omitted."""
 _MIDDLE = 'text-anchor="middle"'
 _NPU_SIGN = f'<circle cx="13" cy="-4" r="6" fill="#e4eef6" stroke="{INK}"/>'
 _SWITCH_SIGN = '<rect x="3" y="-10" width="22" height="12" rx="3" fill="#3e4c59"/>'
@@ -542,17 +542,17 @@ _ARROW_SIGN = f'<path d="M0 -4H26" stroke="{INK}"/><polygon points="18,-4 9,-8.5
 
 
 def _width(words: str, size: float) -> float:
-    """About how wide a text is."""
+    """Return the approximate width of a text."""
     return 0.58 * size * len(words)
 
 
 def _fitting(texts: list[str], width: float) -> float:
-    """The font size at which the longest of the texts is `width` wide."""
+    """Return the font size at which the longest of the texts is `width` wide."""
     return width / (0.58 * max(1, *map(len, texts)))
 
 
 def caption(topology: Topology) -> tuple[str, str]:
-    """What a network is called, and what there is in it.
+    """Return the name of a network and a summary of its parts.
 
     >>> import tacos.topology
     >>> caption(tacos.topology.torus(4, 4))[0]
@@ -565,7 +565,7 @@ def _title(topology: Topology) -> str:
     dims, family = topology.dims, topology.family or "custom topology"
     if family == "product":
         return "product " + " × ".join(f"{kind} {size}" for kind, size in dims)
-    if not family.isidentifier():  # a name that people gave
+    if not family.isidentifier():  # a name that a user gave
         return family
     sizes = times([size for _, size in dims])
     if len(dims) > 3 and {size for _, size in dims} == {2}:

@@ -1,4 +1,4 @@
-"""The part of a network that is drawn when all of it would be too much."""
+"""The part of a network that is drawn if the whole is too large."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tacos._core import Topology
 
 Ints = npt.NDArray[np.int64]
 
-LARGEST = 5_000  # nodes drawn; an excerpt of a larger network
-_NPUS = 256  # of an excerpt, and as many switches
+LARGEST = 5_000  # most nodes that are drawn; larger networks become excerpts
+_NPUS = 256  # most NPUs of an excerpt, and most switches
 
 
 class Part(NamedTuple):
-    """The part of a network that is drawn, and the sentence that says so."""
+    """The part of a network that is drawn, and a sentence that describes it."""
 
     topology: Topology
     nodes: Ints  # its nodes and links in the whole network
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 def excerpt(topology: Topology) -> Part:
-    """The whole network, or of a large one the corners of its dimensions.
+    """Return the whole network or, if it is large, the corners of its dimensions.
 
     >>> from tacos.topology import torus
     >>> excerpt(torus(4, 4)).note, excerpt(torus(100, 100)).topology.npus
@@ -69,7 +69,7 @@ def excerpt(topology: Topology) -> Part:
 
 
 def _shrunk(sizes: list[int], most: int) -> list[int]:
-    """Sizes cut, the largest first, until their product is at most `most`."""
+    """Reduce sizes, the largest first, until their product is at most `most`."""
     sizes = list(sizes)
     while np.prod(sizes, dtype=np.float64) > most:
         largest = sizes.index(max(sizes))
@@ -80,7 +80,7 @@ def _shrunk(sizes: list[int], most: int) -> list[int]:
 
 
 def _switches_between(topology: Topology, npus: Ints) -> Ints:
-    """Switches, at most an excerpt's worth, that join the given NPUs directly or in turn."""
+    """Return at most _NPUS switches that join the given NPUs, directly or through other switches."""
     inside = np.zeros(topology.nodes, dtype=bool)
     inside[npus] = True
     while True:
@@ -98,7 +98,7 @@ def _switches_between(topology: Topology, npus: Ints) -> Ints:
 
 
 def times(sizes: list[int]) -> str:
-    """Sizes as people write them.
+    """Format sizes as a product.
 
     >>> times([4, 8])
     '4×8'

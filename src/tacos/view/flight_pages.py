@@ -1,7 +1,7 @@
 """The viewer's page of flight records: the last collectives of each rank, and which rank fell behind first.
 
-Each group of ranks has a timeline of its own. A call that other ranks have entered and a rank has not is drawn on that
-rank too, as never started; a rank without a record has one span that says so.
+Each group of ranks has its own timeline. A call that other ranks have entered but a rank has not is drawn on that
+rank as never started. A rank without a record has one span that says so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["flight_page", "write_flight_page"]
 
 _MOST = 60_000
-"""Calls of a timeline; of larger groups the last calls of each rank are shown."""
+"""Most calls of a timeline; larger groups show the last calls of each rank."""
 _GROUPS = 24
-"""Groups of ranks that get a timeline; those with a rank that fell behind come first."""
+"""Most groups of ranks with a timeline; those with a rank that fell behind come first."""
 _ROWS = 40
-"""Ranks that the panel describes, the one that fell behind first."""
+"""Most ranks that the panel describes; the one that fell behind comes first."""
 _LONGEST_S = 1e7
-"""Seconds between the first and the last event that a page shows."""
+"""Longest time in seconds between the first and the last event of a page."""
 _NEVER, _ABSENT = "never started", "no record"
 _STATES = {"running": "under way"}
 _LOOKS = {
@@ -44,7 +44,7 @@ _LOOKS = {
     _NEVER: ("fault", True),
     _ABSENT: ("soft", True),
 }
-"""Per state, the colour of the theme that draws it, and whether it is hatched."""
+"""Per state: its colour of the theme, and whether it is hatched."""
 
 
 class _Span(NamedTuple):
@@ -60,13 +60,13 @@ class _Span(NamedTuple):
 
 
 def flight_page(dumps: Sequence[Mapping[str, Any]]) -> str:
-    """The viewer's page of flight records, as HTML text: ranks over time, with the state of each collective.
+    """Return the viewer's page of flight records as HTML text: ranks over time, with the state of each collective.
 
     Args:
-        dumps: What :func:`tacos.runtime.flight.load` returned, for the files of a job's ranks.
+        dumps: The results of :func:`tacos.runtime.flight.load` for the files of a job's ranks.
 
     Raises:
-        FormatError: The records contain no collective, or times that cannot be those of one job.
+        FormatError: The records contain no collective, or their times cannot belong to one job.
 
     >>> call = {"seq": 1, "kind": "all-reduce", "algorithm": "ring", "bytes": 4000, "dtype": "float32", "op": "sum",
     ...         "begin_s": 1.0, "end_s": 0.0, "state": "running", "error": "", "waited_s": {"1": 2.0}, "needs": [[1, ""]]}
@@ -87,7 +87,7 @@ def flight_page(dumps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_flight_page(path: str | os.PathLike[str], dumps: Sequence[Mapping[str, Any]]) -> None:
-    """Write the page of flight records to a file, whole or not at all; see `flight_page`.
+    """Write the page of flight records to a file, atomically; see `flight_page`.
 
     >>> import tempfile, pathlib
     >>> call = {"seq": 1, "kind": "broadcast", "algorithm": "ring", "bytes": 4000, "dtype": "float32", "op": "sum",
@@ -119,7 +119,7 @@ def _timeline(finding: Finding, dumps: Sequence[Mapping[str, Any]], left_out: in
     spans = _recorded(members, dumps, kept)
     last = max(span.end_s for span in spans)
     first = min(span.begin_s for span in spans)
-    if not last - first < _LONGEST_S:  # not a number counts as too long
+    if not last - first < _LONGEST_S:  # true for NaN too
         raise FormatError(
             f"the flight records span {last - first:.3g} s; give those of one job and one time"
         )
@@ -168,7 +168,7 @@ def _timeline(finding: Finding, dumps: Sequence[Mapping[str, Any]], left_out: in
 
 
 def _recorded(members: list[int], dumps: Sequence[Mapping[str, Any]], kept: int) -> list[_Span]:
-    """The calls of a group that its ranks have recorded, by the hosts' clocks."""
+    """Return the calls that the ranks of a group have recorded, by the hosts' clocks."""
     spans = []
     for dump in dumps:
         offset = dump["clock_offset_s"]
@@ -212,7 +212,7 @@ def _details(
 
 
 def _never_started(finding: Finding, spans: list[_Span], last: float) -> list[_Span]:
-    """Calls that some ranks have entered and others, which left a record, have not."""
+    """Return spans for calls that some ranks have entered, and other ranks with a record have not."""
     entered: dict[int, tuple[float, str, int]] = {}
     for span in spans:
         before = entered.get(span.seq)
@@ -222,7 +222,7 @@ def _never_started(finding: Finding, spans: list[_Span], last: float) -> list[_S
     found = []
     for row in finding.rows:
         missed = [seq for seq in calls if seq > row["call"]]
-        if row["state"] not in ("done", ""):  # the call it is in, or failed in, says enough
+        if row["state"] not in ("done", ""):  # the call that it is in, or failed in, is drawn
             continue
         mine = max((s.end_s for s in spans if s.rank == row["rank"]), default=-np.inf)
         ends = [*(entered[seq][0] for seq in missed[1:]), last]
@@ -238,7 +238,7 @@ def _never_started(finding: Finding, spans: list[_Span], last: float) -> list[_S
 
 
 def _waited_for(spans: list[_Span], finding: Finding) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Per span, that of the rank it waits or has waited for the longest, in the same call; or -1."""
+    """Return, per span, the span in the same call of the rank that it waited for longest; or -1."""
     place = {(span.rank, span.seq): k for k, span in enumerate(spans)}
     absent = {span.rank: k for k, span in enumerate(spans) if span.state == _ABSENT}
     found = np.full(len(spans), -1, np.int64)

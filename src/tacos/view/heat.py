@@ -1,4 +1,4 @@
-"""How busy the links of a trace were over time: in characters for a terminal, or as a picture."""
+"""Heat maps of the links of a trace over time: as characters for a terminal, or as a picture."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ASCII_SHADES = " .:*#"
 
 
 def heat_text(trace: Trace, *, width: int = 80, height: int = 16, encoding: str = "utf-8") -> str:
-    """Links from top to bottom, time from left to right; the darker, the busier.
+    """Draw links from top to bottom and time from left to right, with darker characters for busier links.
 
-    Where there are more links than lines, a line is the mean of several. An `encoding` without blocks
-    gets signs of ASCII.
+    If there are more links than lines, a line is the mean of several links. If the `encoding` lacks block
+    characters, ASCII is used.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -54,7 +54,7 @@ def heat_text(trace: Trace, *, width: int = 80, height: int = 16, encoding: str 
 
 
 def heat_picture(trace: Trace) -> str:
-    """The same as an SVG picture, every link a row.
+    """Draw the heat map as an SVG picture with one row per link.
 
     Raises:
         ValueError: Nothing happens in the trace.

@@ -1,10 +1,10 @@
 """Positions of a topology's nodes in a drawing.
 
-`place` hides the choice: what the builder knew (`dims`) gives circles, grids, projected cubes and
-nestings of them; networks with switches become boxes below rows of switches. A switch that has a row
-to itself is a bar, so that links to it are upright lines; several stand side by side, and links leave
-their boxes upright before they slant, so that no line runs through a box or a switch. The rest is laid
-out by its distances (stress majorization), without randomness. Lengths are in units of about one node pitch, y grows downwards.
+`place` chooses the layout. Dimensions that the builder recorded (`dims`) give circles, grids, projected cubes and
+nestings of them. Networks with switches become boxes below rows of switches. A switch that is alone in its row
+is a bar, so that links to it are vertical. Several switches stand side by side; links leave
+their boxes vertically before they slant, so that no line crosses a box or a switch. All other networks are laid
+out by distances (stress majorization), without randomness. The unit is about one node pitch; y grows downwards.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Dims: TypeAlias = "Sequence[tuple[str, int]]"
 
 _GRID_KINDS = ("ring", "line")
-_PIVOTS = 300  # nodes whose distances to all others shape a layout; all nodes up to here
+_PIVOTS = 300  # pivot nodes, whose distances to all others determine a layout; smaller networks use all nodes
 _ROUNDS = 150
-_LOOSE = 1.3  # stretch of an irregular network, whose parallel links are slanted
-_UPRIGHT = 1.9  # stretch of boxes below switches, whose links are upright
-_ROW = 24  # boxes that stand side by side below switches; more are wrapped
-_LONGEST_ROW = 32  # NPUs of a one-dimensional mesh before it is folded
+_LOOSE = 1.3  # most stretch of an irregular network, whose parallel links are slanted
+_UPRIGHT = 1.9  # most stretch of boxes below switches, whose links are vertical
+_ROW = 24  # most boxes side by side below switches; more are wrapped
+_LONGEST_ROW = 32  # most NPUs of a one-dimensional mesh before it is folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,23 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Centres of all nodes, and what else a picture needs to know."""
+    """Centres of all nodes, and further data for drawing."""
 
     xy: Floats
-    half: Floats  # half the width of switches that are bars; 0: a node is a point
-    lanes: Floats  # per node: sideways step before a link goes up, or down; 0: straight
+    half: Floats  # half the width of switches drawn as bars; 0: a node is a point
+    lanes: Floats  # per node: sideways step before a link goes up or down; 0: straight
     frames: list[Frame] = field(default_factory=list)
     box: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # per node: its box, or -1
     rise: Floats = field(default_factory=lambda: np.zeros(0))
-    """Per node, the height up to which links out of its box are upright; empty: no boxes."""
+    """Per node, the height up to which links out of its box are vertical; empty: no boxes."""
     names: list[str] = field(default_factory=list)  # of the boxes
-    elastic: float = 1.0  # how many times one direction may be stretched to fill a canvas
+    elastic: float = 1.0  # largest factor by which one direction may be stretched
 
     def corners(self, a: int, b: int) -> Floats | None:
-        """The way of a link that leaves a box: upright to above the boxes, then slanted or level.
+        """Return the path of a link that leaves a box: vertical to above the boxes, then slanted or horizontal.
 
         Returns:
-            Four points from `a` to `b`; None where a straight line, or an upright one to a bar, will do.
+            Four points from `a` to `b`; None if a straight line, or a vertical one to a bar, suffices.
         """
         if not len(self.rise) or self.box[a] == self.box[b]:
             return None
@@ -79,7 +79,7 @@ class Layout:
             if abs(x - far) <= self.half[b] or abs(up - far) <= self.half[b]:
                 return None
             end = far + _within(0.1 * (up - far), 0.7 * self.half[b])
-            below = 0.1 if self.half[b] else 0.0  # else a flat line would graze the switch beside
+            below = 0.1 if self.half[b] else 0.0  # so that no line touches the next switch
             return np.array([[x, y], [up, y], [up, self.rise[a]], [end, high + below]])
         level = self.rise[a] - 0.3 * min(abs(int(self.box[a] - self.box[b])), 8)
         level -= 0.07 * ((a + b) % 4)
@@ -90,7 +90,7 @@ class Layout:
         return np.array([[there, y], [there, level], [back, level], [back, high]])
 
     def stretched(self, by: Floats) -> Layout:
-        """The same with all heights, and widths, multiplied."""
+        """Return the same layout with all heights and widths multiplied."""
         frames = [
             Frame(f.left * by[0], f.top * by[1], f.right * by[0], f.bottom * by[1], f.label)
             for f in self.frames
@@ -105,11 +105,11 @@ class Layout:
         )
 
     def box_name(self, box: int) -> str:
-        """What the frame of a box says, or its number."""
+        """Return the label of a box's frame, or its number."""
         return self.names[box] if box < len(self.names) else f"box {box}"
 
     def gap(self) -> float:
-        """The smallest distance between two points."""
+        """Return the smallest distance between two points."""
         points = self.xy[self.half == 0]
         best = np.inf
         for part in np.array_split(np.arange(len(points)), max(1, len(points) // 200)):
@@ -154,11 +154,11 @@ def _points(xy: Floats, *, elastic: float = 1.0) -> Layout:
     return Layout(xy, np.zeros(len(xy)), np.zeros((len(xy), 2)), elastic=elastic)
 
 
-# Nesting: each dimension arranges copies of what the dimensions before it made.
+# Nesting: each dimension arranges copies of the layout of the dimensions before it.
 
 
 def _circle(count: int, turn: float = 0.0) -> Floats:
-    """Points on a circle, neighbours one unit apart, the first on top, clockwise."""
+    """Return points on a circle, clockwise from the top, with neighbours one unit apart."""
     if count == 1:
         return np.zeros((1, 2))
     angle = 2 * np.pi * (np.arange(count) / count + turn)
@@ -167,7 +167,7 @@ def _circle(count: int, turn: float = 0.0) -> Floats:
 
 
 def _row(count: int) -> Floats:
-    """Points in a row, folded to and fro when it is long."""
+    """Return points in a row, folded back and forth if it is long."""
     index = np.arange(count)
     length = _LONGEST_ROW if count > _LONGEST_ROW else max(count, 1)
     y, x = np.divmod(index, length)
@@ -175,16 +175,16 @@ def _row(count: int) -> Floats:
 
 
 def _grid(sizes: Sequence[int]) -> Floats:
-    """Points of a grid of two or three dimensions, the third going back at an angle."""
+    """Return the points of a grid of two or three dimensions, with the third drawn at an angle."""
     x, y, z = (
         np.arange(int(np.prod(sizes))) // int(np.prod(sizes[:k])) % (*sizes, 1)[k] for k in range(3)
     )
-    depth = 1 / (*sizes, 1)[2]  # all of the third dimension stays within one cell
+    depth = 1 / (*sizes, 1)[2]  # keeps the third dimension within one cell
     return np.column_stack([x + 0.84 * depth * z, y - 0.56 * depth * z])
 
 
 def _arrange(dims: Dims) -> Floats:
-    """One to three dimensions that belong together, pitch 1."""
+    """Arrange one to three dimensions that belong together, with pitch 1."""
     if dims[0][0] in _GRID_KINDS and len(dims) > 1:
         return _grid([size for _, size in dims])
     kind, size = dims[0]
@@ -194,7 +194,7 @@ def _arrange(dims: Dims) -> Floats:
 
 
 def _runs(dims: Dims) -> list[Dims]:
-    """Ring and line dimensions in a row go together: three at first, then two; others alone."""
+    """Group consecutive ring and line dimensions: three at first, then two; other dimensions stay alone."""
     runs: list[list[tuple[str, int]]] = []
     for dim in dims:
         last = runs[-1] if runs else []
@@ -207,13 +207,13 @@ def _runs(dims: Dims) -> list[Dims]:
 
 
 def _nest(dims: Dims) -> Floats:
-    """Positions of the NPUs with the given dimensions, the fastest innermost."""
+    """Return the positions of NPUs with the given dimensions, the fastest-running one innermost."""
     xy = np.zeros((1, 2))
     for run in _runs([dim for dim in dims if dim[1] > 1]):
         pitch = np.ptp(xy, axis=0) + (1.0 if len(xy) == 1 else 1.4)
         copies = _arrange(run)
         if len(xy) > 1 and run[0][0] in _GRID_KINDS:
-            copies = copies + 0.14 * copies[:, ::-1] * [1, -1]  # so that links do not line up
+            copies = copies + 0.14 * copies[:, ::-1] * [1, -1]  # keeps links from lining up
         if run[0][0] not in _GRID_KINDS or len(run) == 1:
             pitch[:] = pitch.max()  # a circle of blocks needs the same room all around
         xy = (copies[:, None] * pitch + xy[None]).reshape(-1, 2)
@@ -224,9 +224,9 @@ def _nest(dims: Dims) -> Floats:
 
 
 def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
-    """Which box every NPU belongs to, the dimensions inside it, and those of the boxes.
+    """Return the box of every NPU, the dimensions inside a box, and those of the boxes.
 
-    None where a picture of boxes would not help.
+    Return None if a drawing of boxes would not help.
     """
     npus = np.arange(topology.npus)
     dims = topology.dims
@@ -247,18 +247,18 @@ def _boxes(topology: Topology) -> tuple[Ints, Dims, Dims] | None:
 
 
 def _owner(name: str) -> str:
-    """What stands before the last slash of a node's name: the name of its box. A name without a slash stands for itself."""
+    """Return the name of a node's box: the part of its name before the last slash, or the whole name."""
     return name.rpartition("/")[0] or name
 
 
 def _box_names(topology: Topology) -> list[str]:
-    """The boxes that the names of NPUs tell, in order; empty where no name tells one."""
+    """Return the boxes in the names of NPUs, in order; empty if no name contains one."""
     names = topology.names[: topology.npus]
     return list(dict.fromkeys(map(_owner, names))) if any("/" in name for name in names) else []
 
 
 def _joined_by_faster_links(topology: Topology) -> Ints | None:
-    """Boxes of a network without names: what the faster links hold together."""
+    """Return boxes of a network without names: the NPUs that faster links join."""
     found = None
     for bandwidth in np.unique(topology.link_bandwidth_Bps)[::-1][:8]:
         fast = topology.link_bandwidth_Bps >= bandwidth
@@ -272,7 +272,7 @@ def _joined_by_faster_links(topology: Topology) -> Ints | None:
 
 
 def _components(nodes: int, a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> Ints:
-    """The lowest node each node is joined to."""
+    """Return, per node, the lowest node of its component."""
     label = np.arange(nodes, dtype=np.int64)
     while True:
         before = label.copy()
@@ -303,7 +303,7 @@ class _Neighbours:
 
 
 def _tiers(topology: Topology, near: _Neighbours) -> Ints:
-    """Hops of every node from the nearest NPU; unreachable switches count as the first tier."""
+    """Return the hops of every node to the nearest NPU; unreachable switches count as the first tier."""
     tier = np.full(topology.nodes, -1, dtype=np.int64)
     tier[: topology.npus] = 0
     edge = list(range(topology.npus))
@@ -316,7 +316,7 @@ def _tiers(topology: Topology, near: _Neighbours) -> Ints:
 
 
 def _columns(per_box: int, boxes: int, levels: int) -> tuple[int, int]:
-    """Columns of NPUs in a box and boxes side by side, such that nodes come out large."""
+    """Return the columns of NPUs in a box and the boxes side by side that make nodes largest."""
 
     def pitch(shape: tuple[int, int]) -> float:
         columns, across = shape
@@ -330,7 +330,7 @@ def _columns(per_box: int, boxes: int, levels: int) -> tuple[int, int]:
 
 
 def _columns_in_a_row(per_box: int, boxes: int) -> int:
-    """Columns of NPUs in a box where all boxes stand side by side."""
+    """Return the columns of NPUs in a box if all boxes stand side by side."""
 
     def pitch(columns: int) -> float:
         rows = -(-per_box // columns)
@@ -359,7 +359,7 @@ class _Racks:
         for switch in (self.npus + np.argsort(self.tier[self.npus :], kind="stable")).tolist():
             homes = {int(home[node]) for node in self._lower(switch)}
             home[switch] = homes.pop() if len(homes) == 1 else -1
-            if names:  # they say it
+            if names:  # the names define the boxes
                 box_name, slash, _ = topology.names[switch].rpartition("/")
                 home[switch] = names.index(box_name) if slash and box_name in names else -1
             (self.outer if home[switch] < 0 else self.own[home[switch]]).append(switch)
@@ -391,7 +391,7 @@ class _Racks:
     def _seats(
         self, parts: list[tuple[float, float, float, float]], across: int, outside: Dims
     ) -> Floats:
-        """Where the boxes go."""
+        """Return the positions of the boxes."""
         wide = np.array([right - left for left, _, right, _ in parts])
         tall = max(part[3] for part in parts) - min(part[1] for part in parts)
         above = any(self._has_uplink(switch) for own in self.own for switch in own)
@@ -408,7 +408,7 @@ class _Racks:
         return seats
 
     def _lower(self, switch: int) -> Ints:
-        """What a switch joins: its neighbours nearer to the NPUs."""
+        """Return the neighbours of a switch that are nearer to the NPUs."""
         near = self.near[switch]
         lower: Ints = near[self.tier[near] < self.tier[switch]]
         return lower
@@ -417,12 +417,12 @@ class _Racks:
         return bool((self.near[switch] >= self.npus).any())
 
     def _is_framed(self, box: int) -> bool:
-        if self.names:  # an NPU that stands for itself needs no frame with its name
+        if self.names:  # a box of one NPU needs no frame
             return self.names[box] not in self.lone
         return self.boxes > 1 and not self._is_leaf_group(box)
 
     def _is_leaf_group(self, box: int) -> bool:
-        """Whether a box is only the NPUs under one leaf switch of a larger fabric."""
+        """Return whether a box is only the NPUs below one leaf switch of a larger fabric."""
         own = self.own[box]
         return len(own) == 1 and self._has_uplink(own[0]) and not self.direct
 
@@ -440,10 +440,10 @@ class _Racks:
         return columns, across
 
     def _box(self, box: int, inside: Dims, columns: int) -> tuple[float, float, float, float]:
-        """Place a box around x = 0, its top row at y = 0; returns left, top, right and bottom."""
+        """Place a box around x = 0 with its top row at y = 0; return left, top, right and bottom."""
         xy, members, own = self.xy, self.members[box], self.own[box]
         if self.direct:
-            # An even circle is turned a little, so that no two of its NPUs are above one another.
+            # A circle with an even number of NPUs is turned a little, so that no two are above each other.
             regular = len(inside) > 1 or (inside and inside[0][0] in _GRID_KINDS)
             turn = 0.0 if len(members) % 2 else 0.25 / len(members)
             local = _nest(inside) if regular else _circle(len(members), turn)
@@ -467,10 +467,10 @@ class _Racks:
         return left, top - (1.0 if above else 0.75), right, bottom + 0.55
 
     def _stack(self, switches: list[int], height: float, *, down: bool = False) -> float:
-        """Place switches tier by tier above (or below) what they join; returns the last height.
+        """Place switches tier by tier above (or below) the nodes that they join; return the last height.
 
-        Switches that NPUs plug into are bars over all they join, unless bars would overlap between
-        boxes; so are those alone in their tier. Others stand side by side.
+        Switches with NPUs, and switches alone in their tier, are bars over all nodes that they join, unless bars
+        would overlap between boxes. Others stand side by side.
         """
         step = 1.0 if down else -1.0
         for level in sorted({int(self.tier[switch]) for switch in switches}):
@@ -491,7 +491,7 @@ class _Racks:
         return height
 
     def _bars(self, spans: dict[int, tuple[float, float]], height: float, step: float) -> float:
-        """Place bars, those that would overlap one above the other; returns the last height."""
+        """Place bars, with overlapping ones above each other; return the last height."""
         ends: list[float] = []  # where the last bar of each row ends
         for switch, (left, right) in sorted(spans.items(), key=lambda item: (item[1][0], item[0])):
             free = (row for row, end in enumerate(ends) if end < left - 0.15)
@@ -502,7 +502,7 @@ class _Racks:
         return height + step * (len(ends) - 1)
 
     def _span(self, switch: int, down: bool) -> tuple[float, float]:
-        """The x-range of a bar over all a switch joins, and the lanes in which links arrive."""
+        """Return the x-range of a bar over all nodes that a switch joins, with the lanes of its links."""
         nodes = self._lower(switch)
         if self.home[switch] < 0:
             near = self.near[switch]
@@ -520,7 +520,7 @@ def _overlap(spans: list[tuple[float, float]]) -> bool:
     return any(a[1] > b[0] - 0.15 for a, b in pairwise(ordered))
 
 
-# Anything else: positions whose distances resemble the hops between nodes.
+# All other networks: positions whose distances resemble the hops between nodes.
 
 
 def _by_distance(topology: Topology) -> Floats:
@@ -533,20 +533,20 @@ def _by_distance(topology: Topology) -> Floats:
     )
     hops = _hops(topology, pivots)
     if hops.max() <= 2 and topology.switches == 0 and count <= _PIVOTS:
-        return _circle(count)  # so dense that distances say little
+        return _circle(count)  # so dense that distances are uninformative
     far = hops**2
     centred = far - far.mean(axis=0) - far.mean(axis=1, keepdims=True) + far.mean()
     _, vectors = np.linalg.eigh(centred @ centred.T)
     xy = centred.T @ vectors[:, -1:-3:-1]
     xy *= 0.5 * hops.max() / max(float(np.abs(xy).max()), 1e-9)
-    # Nodes with the same neighbours coincide so far: part them along a golden spiral.
+    # Nodes with the same neighbours coincide so far: separate them along a golden spiral.
     angle = np.arange(count) * 2.399963
     xy += 0.3 * np.column_stack([np.cos(angle), np.sin(angle)])
     return _majorized(xy, topology, pivots, hops)
 
 
 def _hops(topology: Topology, sources: Ints) -> Floats:
-    """Undirected hops from each source to every node; far apart where there is no way."""
+    """Return undirected hops from each source to every node; a large number if there is no path."""
     a = np.concatenate([topology.link_src, topology.link_dst])
     b = np.concatenate([topology.link_dst, topology.link_src])
     order = np.argsort(b, kind="stable")
@@ -566,7 +566,7 @@ def _hops(topology: Topology, sources: Ints) -> Floats:
 
 def _majorized(xy: Floats, topology: Topology, pivots: Ints, hops: Floats) -> Floats:
     """Lower the stress Σ (|xi - xj| - hops)² / hops², over links and pairs with a pivot."""
-    share = topology.nodes / len(pivots)  # a pivot speaks for that many nodes
+    share = topology.nodes / len(pivots)  # a pivot represents this many nodes
     weight = share / np.maximum(hops, 1) ** 2 * (hops > 0)
     a = np.concatenate([topology.link_src, topology.link_dst])
     b = np.concatenate([topology.link_dst, topology.link_src])

@@ -1,9 +1,9 @@
 """The viewer: one HTML page of schedules, rings and timelines that needs nothing else.
 
-A page has views, one of which is seen at a time: runs of schedules (one, or two on one clock), rings on a
-network, and timelines of workloads. The page's own code is in ``viewer/``: plain JavaScript modules, a style
-sheet and a template, put into the page as they are. The columns of :mod:`tacos.view.record` and
-:mod:`tacos.view.spans` go into it as gzip in base64; a run that differs little from another has only what differs.
+A page shows one view at a time: runs of schedules (one, or two on one clock), rings on a
+network, or timelines of workloads. The page's code is in ``viewer/``: plain JavaScript modules, a style
+sheet and a template, which are copied into the page. The columns of :mod:`tacos.view.record` and
+:mod:`tacos.view.spans` are stored as gzip in base64. Of a run that resembles another, only the differences are stored.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _GROWING = {
     "arrival_time", "arrival_transfer", "busy_begin", "busy_transfer", "chunk", "chunk_source",
     "drawn_link", "drawn_node", "lane_link", "link_dst", "link_src", "path_begin", "path_end", "span_begin",
 }  # fmt: skip
-"""Columns whose differences are small, and compress better."""
+"""Columns that are stored as differences, because these are small and compress better."""
 _LEVEL = 5
 _RULES: dict[Rule, str] = {"first-come": "first come, first served", "shared": "links shared"}
-"""What the views of executed schedules are called; links that keep the order give the schedule's own times."""
+"""Titles of the views of executed schedules; the rule "order" gives the schedule's own times."""
 _RULED = 20_000
-"""Transfers beyond which a page does not show a schedule under other rules."""
+"""Most transfers of a schedule that a page also shows under other rules."""
 _RINGED = 256
-"""NPUs beyond which NCCL's rings are not looked for."""
+"""Most NPUs of a network for which NCCL's rings are computed."""
 
 
 class Page:
-    """Views, and the data behind them, on their way into a page."""
+    """Collects views and their data, and makes a page of them."""
 
     def __init__(self) -> None:
         self.views: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ class Page:
         self.kept: list[Record] = []
 
     def add_run(self, one: Record, base: int | None = None) -> int:
-        """Add a run; what it has in common with the run `base` is not stored again."""
+        """Add a run; columns that are equal to those of the run `base` are not stored again."""
         facts, columns = one.facts, one.columns
         if base is not None:
             before = self.kept[base]
@@ -83,7 +83,7 @@ class Page:
         return len(self.timelines) - 1
 
     def add_view(self, title: str, **what: Any) -> int:
-        """Add a view: ``runs=[…]``, with or without ``rings=…``, or ``timeline=…``; returns its number."""
+        """Add a view: ``runs=[…]``, with or without ``rings=…``, or ``timeline=…``; return its number."""
         self.views.append({"title": title, **what})
         return len(self.views) - 1
 
@@ -94,7 +94,7 @@ class Page:
         return layout
 
     def html(self) -> str:
-        """The page as text."""
+        """Return the page as text."""
         parts = [
             ("runs", self.runs),
             ("timelines", self.timelines),
@@ -129,27 +129,27 @@ def page(
     memory_limit: Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> str:
-    """The viewer's page for a schedule, or for two side by side on one clock, as HTML text.
+    """Return the viewer's page for a schedule, or for two side by side on one clock, as HTML text.
 
     Args:
-        schedule: What to show. An orbit is expanded.
+        schedule: The schedule to show. An orbit is expanded.
         other: A second schedule, on any network.
-        names: What to call them, such as their files' names.
-        traces: What simulations made of them, to be shown instead of the schedules' own times.
-        rules: Whether the page has views of the schedules executed under other rules for links. Schedules of more than
+        names: Names of the schedules, such as those of their files.
+        traces: Traces of simulations, which are shown instead of the schedules' own times.
+        rules: Whether to add views of the schedules executed under other rules for links. Schedules of more than
             20,000 transfers, and those that take the same time under every rule, are shown once.
-        rings: Rings through the NPUs of the first network to draw on it, by title. By default those that NCCL would
-            build, on networks of up to 256 NPUs.
-        detail: The largest number of transfers that can be inspected one by one. Of a longer schedule some chunks
-            are chosen, evenly; overviews count all transfers, and the page says so.
-        memory_limit: A page that would take more memory to make is refused.
+        rings: Rings through the NPUs of the first network to draw on it, by title. By default, the rings that NCCL
+            would build, on networks of up to 256 NPUs.
+        detail: The largest number of transfers that can be inspected one by one. A longer schedule shows only every
+            n-th chunk in detail; overviews count all transfers, and the page says so.
+        memory_limit: Raise an error if making the page would take more memory.
         progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A schedule's own times contradict each other.
         TacosError: A schedule is too long for the memory.
-        ValueError: `detail` is not positive, there are not as many names or traces as schedules, or
-            a trace is one of another network or another simulator.
+        ValueError: `detail` is not positive, the number of names or traces is wrong, or
+            a trace belongs to another network or another simulator.
 
     >>> import tacos
     >>> topo = tacos.topology.torus(4, 4)
@@ -194,7 +194,7 @@ def page(
 def add_rules(
     made: Page, schedules: Sequence[Schedule], runs: Sequence[int], *, detail: int
 ) -> None:
-    """Add views of schedules under other rules for links, where these make a difference."""
+    """Add views of schedules under other rules for links, if these change the time."""
     times = [made.kept[run].facts["executed"] for run in runs]
     if any(one is None for one in times) or any(s.transfers > _RULED for s in schedules):
         return
@@ -220,7 +220,7 @@ def add_rings(made: Page, topology: Topology, run: int, rings: Rings | None) -> 
         if 2 < topology.npus <= _RINGED:
             try:
                 rings = {"NCCL's rings": nccl.rings(topology)}
-            except (TacosError, ValueError):  # a network through which NCCL finds no ring
+            except (TacosError, ValueError):  # NCCL finds no ring through this network
                 return
     for title, given in rings.items():
         ways = [
@@ -258,13 +258,13 @@ def _part(
 
 
 def _packed(columns: dict[str, NDArray[Any]]) -> tuple[list[list[Any]], bytes]:
-    """Name, type, length and coding of every column, and all of them compressed."""
+    """Return the name, type, length and encoding of every column, and the compressed data."""
     layout, planes = [], []
     for name, values in columns.items():
         growing = name in _GROWING
         array = np.ascontiguousarray(values)
         layout.append([name, _TYPES[array.dtype.newbyteorder("<").str], len(array), growing])
-        if growing:  # modulo 2^32, which undoes itself
+        if growing:  # modulo 2^32, which decoding reverses
             array = np.diff(array.view(np.uint32), prepend=np.uint32(0))
         size = array.dtype.itemsize
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -277,7 +277,7 @@ def _source(name: str) -> str:
 
 
 def _modules() -> str:
-    """An import map: every module as a data address under a name of its own."""
+    """Return an import map, with every module as a data URL."""
     names = sorted(_scripts(item.name for item in (files("tacos.view") / "viewer").iterdir()))
     imports = {}
     for name in names:

@@ -1,8 +1,8 @@
-"""The data of the viewer's page: columns of limited size, however large the run.
+"""The data of the viewer's page: columns of limited size, for runs of any size.
 
-How busy every link was and what every NPU had received are kept for all transfers, in equal parts of
-the time. Single transfers are kept for as many chunks as there is room for, evenly chosen and each with
-its whole tree; the notes say so.
+The load of every link and the progress of every NPU cover all transfers, in equal intervals of
+time. Individual transfers are kept for every n-th chunk, as many as fit, each with
+its whole tree; the notes say which.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["DETAIL", "Record", "record"]
 
 DETAIL = 2_000_000
-"""Transfers that a page shows one by one; of more, some chunks are chosen."""
+"""Most transfers that a page shows individually; larger schedules show every n-th chunk."""
 _BINS = 480
 _MOST_CELLS = 8_000_000
 _LARGEST = 2**32 - 1
 _BYTES_PER_TRANSFER = 170
-"""What making a page takes at its peak."""
+"""Peak memory per transfer of making a page."""
 START, DATA, LINK, SLACK = 0, 1, 2, 3
-"""What a transfer of the critical path waited for: nothing, its data, a link, the schedule."""
+"""Why a transfer of the critical path began when it did: at once, its data, a link, the schedule."""
 
 
 _PICTURE_FACTS = (
@@ -72,20 +72,20 @@ def record(
     memory_limit: units.Quantity = "16GiB",
     progress: Callable[[float], object] | None = None,
 ) -> Record:
-    """What a page shows of a schedule, or of what a simulation made of it.
+    """Return the data of a page for a schedule, or for its simulated trace.
 
     Args:
         schedule: The schedule.
-        trace: What a simulation made of it; None for the schedule's own times.
-        name: What to call it.
-        detail: The most transfers that are kept one by one.
-        like: A record of the same schedule, whose picture of the network and executed times are taken over.
-        memory_limit: Raise an error instead of taking more memory.
+        trace: The trace of a simulation; None for the schedule's own times.
+        name: Name of the schedule.
+        detail: The largest number of transfers that are kept individually.
+        like: A record of the same schedule, whose picture of the network and executed times are reused.
+        memory_limit: Raise an error instead of using more memory.
         progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: The schedule's own times contradict each other.
-        TacosError: It would take more memory than `memory_limit`.
+        TacosError: It would use more memory than `memory_limit`.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -143,7 +143,7 @@ def record(
 
 
 def _kept(schedule: Schedule, detail: int) -> tuple[NDArray[np.bool_], int]:
-    """Which transfers are kept, and the step between kept chunks."""
+    """Return which transfers are kept, and the step between kept chunks."""
     count = schedule.transfers
     if count <= detail:
         return np.ones(count, bool), 1
@@ -159,7 +159,7 @@ def _ordinal(number: int) -> str:
 
 
 def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Where nodes and links are, of the whole network or of an excerpt."""
+    """Return the positions of nodes and links, of the whole network or of an excerpt."""
     part = excerpt(network)
     if part.note:
         notes.append(part.note)
@@ -207,14 +207,14 @@ def _picture(network: Topology, notes: list[str]) -> tuple[dict[str, Any], dict[
 
 
 def _widths(network: Topology) -> NDArray[np.float64]:
-    """How wide each link is drawn: 1 for the fastest, growing with the logarithm of its bandwidth."""
+    """Return the drawn width of each link: 1 for the fastest, by the logarithm of its bandwidth."""
     speed = np.log2(network.link_bandwidth_Bps)
     below = speed.max(initial=0.0) - speed
     return np.asarray(np.maximum(1 - 0.25 * below, 0.25))
 
 
 def _banner(trace: Trace) -> str:
-    """What a simulation did to the schedule, in words; empty for the schedule's own times."""
+    """Return a description of the simulation; empty for the schedule's own times."""
     if trace.timing == "schedule" and not trace.disturbed:
         return ""
     network = trace.topology
@@ -228,7 +228,7 @@ def _banner(trace: Trace) -> str:
 
 
 def _faults(trace: Trace, tick: int) -> list[dict[str, Any]]:
-    """When which links are down or slow, in ticks."""
+    """Return the times in which links are down or slow, in ticks."""
     rows = []
     for fault in trace.faults:
         begin, end = fault.window_ps()
@@ -243,7 +243,7 @@ def _faults(trace: Trace, tick: int) -> list[dict[str, Any]]:
 
 
 def _overview(trace: Trace) -> dict[str, NDArray[Any]]:
-    """How busy and how far everything was, over all transfers."""
+    """Return the load of links and the progress of NPUs over time, for all transfers."""
     rows = max(trace.topology.links, trace.topology.npus, 1)
     bins = int(np.clip(_MOST_CELLS // rows, 8, _BINS))
     busy = np.clip(trace.utilisation_over_time(bins)[1], 0, 1)
@@ -264,7 +264,7 @@ def _overview(trace: Trace) -> dict[str, NDArray[Any]]:
 def _transfers(
     schedule: Schedule, trace: Trace, kept: NDArray[np.bool_], tick: int
 ) -> dict[str, NDArray[Any]]:
-    """Transfers, and their intervals and arrivals grouped by link and by NPU."""
+    """Return transfers, with their intervals grouped by link and their arrivals grouped by NPU."""
     number = np.cumsum(kept, dtype=np.int64) - 1
     lane = np.repeat(np.arange(len(schedule.lane_route)), np.diff(schedule.lane_begin))
     table = schedule.routes
@@ -300,7 +300,7 @@ def _transfers(
 
 
 def _chunks(collective: Collective) -> dict[str, NDArray[Any]]:
-    """Of every chunk its size, and the NPU that holds it at first, or -1 where several contribute."""
+    """Return, per chunk, its size and the NPU that holds it at the start; -1 if several contribute."""
     sizes = collective.chunk_bytes()
     source = np.full(collective.chunks, -1, np.int32)
     if not all(kind_of(part).reduces for part in collective.parts):
@@ -314,7 +314,7 @@ def _chunks(collective: Collective) -> dict[str, NDArray[Any]]:
 
 
 def _critical(schedule: Schedule, trace: Trace, tick: int) -> dict[str, NDArray[Any]]:
-    """The chain of transfers that ends last, first to last: each began when the one before let it."""
+    """Return the critical path: the chain of transfers that ends last, in order."""
     chain, why = _chain(trace)
     lane = np.searchsorted(schedule.lane_begin, chain, side="right") - 1
     begin = np.diff(schedule.routes.link_begin)
@@ -336,7 +336,7 @@ def _critical(schedule: Schedule, trace: Trace, tick: int) -> dict[str, NDArray[
 
 
 def _first_and_last(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When each transfer took its first link, and when it had arrived everywhere."""
+    """Return when each transfer took its first link, and when it had arrived at all destinations."""
     count = int(trace.transfer.max(initial=-1)) + 1
     start = np.zeros(count, np.int64)
     start[trace.transfer[::-1]] = trace.begin_ps[::-1]  # intervals begin in order of time
@@ -346,10 +346,10 @@ def _first_and_last(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Transfers of the critical path, and what each waited for.
+    """Return the transfers of the critical path, and what each waited for.
 
-    Back from the last arrival: to the transfer whose data arrived, or that left a link, closest before
-    this one began.
+    Go back from the last arrival. The predecessor of a transfer is the one whose data arrived, or that left a
+    link, most recently before it began.
     """
     if not len(trace.arrival_ps) or (trace.cause is None and trace.chunk is None):
         return np.zeros(0, np.int64), np.zeros(0, np.uint8)
@@ -382,14 +382,14 @@ def _chain(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 
 
 def _last_data(trace: Trace, start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Per transfer, the one that last brought its chunk to where it starts from, before it started; -1: none."""
+    """Return, per transfer, the last one that brought its chunk to its source before it started; -1: none."""
     assert trace.chunk is not None
     source = np.zeros(len(start), np.int64)
     source[trace.transfer[::-1]] = trace.topology.link_src[trace.link[::-1]]
     chunks = trace.chunk[: len(start)].astype(np.int64)
     key = trace.arrival_npu.astype(np.int64) << 32 | chunks[trace.arrival_transfer]
     order = np.lexsort((trace.arrival_ps, key))
-    # Rank keys and moments together: the last arrival that is not later has the place before.
+    # Sort keys and times together: the entry before a start is the last arrival that is not later.
     pairs = np.stack([key[order], trace.arrival_ps[order]])
     wanted = np.stack([source << 32 | chunks, start])
     joined = np.concatenate([pairs, wanted], axis=1)

@@ -1,4 +1,4 @@
-"""Rings drawn on a topology, and measured bandwidths compared with what a network allows."""
+"""Drawings of rings on a topology, and charts of measured bandwidths against the bound."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def ring_picture(
 ) -> str:
     """Draw rings through the NPUs of a topology as SVG text, one colour for each ring.
 
-    A ring follows the links of its hops, a little aside from the other rings.
+    A ring follows the links of its hops, slightly shifted from the other rings.
 
     Args:
         topology: The network; its links are grey.
         rings: The NPUs of each ring in order.
-        title: What stands above.
+        title: Text above the picture.
         most: Draw at most this many rings; the title says how many there are.
 
     >>> import tacos.topology
@@ -111,7 +111,7 @@ def _way(points: Floats, kind: int) -> str:
 def _nodes(
     topology: Topology, layout: Layout, at: Floats, scale: float, radius: float
 ) -> list[str]:
-    """NPUs with their numbers, and switches."""
+    """Draw NPUs with their numbers, and switches."""
     shapes = []
     for node in range(topology.nodes):
         x, y = at[node]
@@ -132,7 +132,7 @@ def _nodes(
 
 
 def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
-    """The links of a ring's hops in order, each hop over a shortest route.
+    """Return the links of a ring's hops in order, with a shortest route for each hop.
 
     >>> import tacos.topology
     >>> ring_links(tacos.topology.ring(4, bidirectional=False), (0, 1, 2, 3))
@@ -144,7 +144,7 @@ def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
 
 
 def judgement_picture(found: Judgement) -> str:
-    """Measured busbw over size, beside the bound, the best algorithm and the model of NCCL, as SVG text.
+    """Draw measured busbw over size, with the bound, the best algorithm and the model of NCCL, as SVG text.
 
     Raises:
         ValueError: The judgement has no sizes.

@@ -1,4 +1,4 @@
-"""A page over HTTP, for browsers on this machine only."""
+"""Serve a page over HTTP, only to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOSTS = ("127.0.0.1", "localhost")
 
 
 class Server(ThreadingHTTPServer):
-    """Answers ``/`` with one page, on 127.0.0.1; `serve_forever` runs it, `url` says where.
+    """An HTTP server for one page at ``/``, on 127.0.0.1. Call `serve_forever`; `url` is the page's address.
 
     >>> from urllib.request import urlopen
     >>> from threading import Thread
@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
         """Open the port, or any free one if it is 0.
 
         Raises:
-            OSError: Another process has it.
+            OSError: Another process uses the port.
         """
         self.page = page.encode()
         super().__init__((_HOSTS[0], port), _Handler)
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        # Another name for this machine is a foreign page that asks in the user's name.
+        # Reject other host names: a foreign page may have resolved its name to this machine (DNS rebinding).
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         if host not in _HOSTS or urlsplit(self.path).path != "/":
             self.send_error(404)
@@ -54,4 +54,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.page)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

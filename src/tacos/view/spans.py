@@ -1,7 +1,7 @@
-"""Timelines for the viewer's page: what each rank of a workload does when.
+"""Timelines for the viewer's page: the nodes of each rank of a workload over time.
 
-Spans are sorted by rank, stream and time. Collectives of a family (``tp``, ``dp``) have a stream of their own, and
-spans of one stream that overlap are put into several rows.
+Spans are sorted by rank, stream and time. The collectives of each family (``tp``, ``dp``) have their own stream, and
+overlapping spans of one stream are put into several rows.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = [
 ]
 
 _MOST = 400_000
-"""Spans of a page; of a longer timeline some ranks are chosen, evenly."""
+"""Most spans of a page; longer timelines show evenly chosen ranks."""
 _CATEGORIES = 8
-"""Colours; what takes the least time shares the last one."""
+"""Number of colours; categories that take the least time share the last one."""
 _LARGEST = 2**32 - 1
 
 
 def timeline_page(
     line: Timeline, *, title: str = "timeline", summary: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """The viewer's page of a timeline, as HTML text: ranks and their streams over time.
+    """Return the viewer's page of a timeline as HTML text: ranks and their streams over time.
 
     Args:
         line: When each node ran.
-        title: What to call it.
-        summary: Names and words to show beside it.
+        title: Title of the page.
+        summary: Names and values to show beside the timeline.
 
     >>> from tacos.workload import COMP, from_nodes
     >>> one = from_nodes(1, rank=[0], kind=COMP, duration_ps=5000)
@@ -85,7 +85,7 @@ def span_columns(
     summary: Sequence[tuple[str, str]],
     opened: dict[tuple[str, int, int], int],
 ) -> Record:
-    """The columns of a timeline."""
+    """Return the columns of a timeline."""
     w = line.workload
     ranks = np.arange(w.npus)
     notes = []
@@ -131,7 +131,7 @@ def span_columns(
 
 
 def _streams(line: Timeline, rows: NDArray[np.int64], labels: list[str]) -> list[str]:
-    """The stream of each node: collectives by their family, where their names tell one."""
+    """Return the stream of each node; collectives get that of their family, if their names contain one."""
     found = [STREAMS[k] for k in line.stream[rows].tolist()]
     for k, row in enumerate(rows.tolist()):
         if line.workload.kind[row] == COLL:
@@ -144,7 +144,7 @@ def _streams(line: Timeline, rows: NDArray[np.int64], labels: list[str]) -> list
 
 
 def _categories(line: Timeline, rows: NDArray[np.int64], labels: list[str]) -> list[str]:
-    """What each node is drawn as: a computation by its first word, all else by its name without numbers."""
+    """Return each node's category: a computation's first word, or another node's name without numbers."""
     kinds = line.workload.kind
     found = []
     for row, label in zip(rows.tolist(), labels, strict=True):
@@ -160,7 +160,7 @@ def _categories(line: Timeline, rows: NDArray[np.int64], labels: list[str]) -> l
 
 
 def _after(line: Timeline) -> NDArray[np.int64]:
-    """Per node, what it waits for that ended last; -1 where it waits for nothing."""
+    """Return, per node, the dependency that ended last; -1 if it has none."""
     w = line.workload
     waiting = np.repeat(np.arange(w.nodes), np.diff(w.dep_begin))
     order = np.lexsort((line.end_ps[w.dep], waiting))
@@ -172,7 +172,7 @@ def _after(line: Timeline) -> NDArray[np.int64]:
 def lanes(
     rank: NDArray[Any], streams: list[str], begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """The row of each span within its rank, and the names of the rows; spans of a row do not overlap."""
+    """Return the row of each span within its rank, and the names of the rows; spans of a row do not overlap."""
     first = {name: k for k, name in enumerate(STREAMS[:1])}
     for name in sorted(set(streams) - set(first)):
         first.setdefault(name, len(first))
@@ -215,11 +215,11 @@ def span_record(
     marked: Sequence[int] = (),
     details: Sequence[Sequence[tuple[str, str]]] = (),
 ) -> Record:
-    """The columns of spans that are sorted by rank, stream and time.
+    """Return the columns of spans that are sorted by rank, stream and time.
 
     Args:
-        title: What to call the timeline.
-        summary: Names and words for the panel.
+        title: Title of the timeline.
+        summary: Names and values for the panel.
         notes: Sentences above the picture.
         ranks: The number of ranks of the job.
         shown: The ranks in the picture.
@@ -229,16 +229,16 @@ def span_record(
         begin_ps: Per span, when it begins.
         end_ps: Per span, when it ends.
         labels: Per span, its name.
-        categories: Per span, what its colour stands for.
+        categories: Per span, the meaning of its colour.
         bytes: Per span, its size; 0 for none.
         members: Per span, the number of ranks in its group; 0 for none.
-        after: Per span, the span it waited for last, or -1.
+        after: Per span, the last span that it waited for, or -1.
         views: Per span, the view that shows its collective, or -1.
         time_ps: The end of the picture.
-        headline: The one sentence that the page begins with.
+        headline: The first sentence of the page.
         looks: Per category, a colour of the theme and whether it is hatched; by default colours in order.
         marked: Ranks whose rows stand out.
-        details: Per span, more names and words for the panel.
+        details: Per span, further names and values for the panel.
     """
     tick = max(1, -(-time_ps // _LARGEST))
     names = {name: k for k, name in enumerate(dict.fromkeys(labels))}
@@ -248,7 +248,7 @@ def span_record(
     kept = sorted(busy, key=lambda name: -busy[name])
     if len(kept) > _CATEGORIES:
         kept = [*kept[: _CATEGORIES - 1], "other"]
-    if looks is not None:  # in the order of the looks, whatever takes longer
+    if looks is not None:  # in the order of the looks, not by time
         kept = [name for name in looks if name in busy]
     colour = {name: k for k, name in enumerate(kept)}
     begin = begin_ps // tick
@@ -289,6 +289,6 @@ def span_record(
 
 
 def collective_key(workload: Workload, row: int) -> tuple[str, int, int]:
-    """Family, kind and size of a collective of a training step."""
+    """Return the family, kind and size of a collective of a training step."""
     family = str(workload.names[workload.name[row]]).partition(" ")[0]
     return family, int(workload.comm[row]), int(workload.bytes[row])

@@ -1,4 +1,4 @@
-"""The viewer's page of a training step: when each node of its workload runs, and the collectives behind it."""
+"""The viewer's page of a training step: the timeline of its workload, and its collectives."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["step_page", "step_timeline", "write_step_page"]
 
 _GRAPH = 300_000
-"""Nodes beyond which a step is shown by the passes of its pipeline, one rank of each stage."""
+"""Most nodes of a step that is shown node by node; larger steps show the passes of one rank per stage."""
 _VIEWS = 6
-"""Collectives of a step that get views of their own, those that take the most time first."""
+"""Most collectives of a step with views of their own; those that take the most time come first."""
 _LONGEST = 100_000
-"""Transfers beyond which a collective gets no view."""
+"""Most transfers of a collective with a view."""
 _APART = 0.01
-"""Share by which the timeline may differ from the prediction before the page says so."""
+"""Relative difference between timeline and prediction above which the page mentions it."""
 _COMM_NAMES = {number: name for name, number in COMMS.items()}
 _PASSES = ("forward", "backward", "weights")
 
@@ -45,18 +45,18 @@ _PASSES = ("forward", "backward", "weights")
 def step_page(
     step: Step, *, title: str = "", progress: Callable[[float], object] | None = None
 ) -> str:
-    """The viewer's page of a training step, as HTML text: its timeline, and its collectives one click away.
+    """Return the viewer's page of a training step as HTML text: its timeline, and its collectives one click away.
 
-    Every rank is shown, or of a large step one rank of each pipeline stage and its passes. Of the collectives, those
-    that take the most time have views of their own: the algorithm of one group on the links that are left to it.
+    The timeline shows every rank or, for a large step, the passes of one rank per pipeline stage. The collectives
+    that take the most time have their own views: the algorithm of one group, on the links available to it.
 
     Args:
-        step: What :func:`tacos.training.step.step` returned.
-        title: What to call it.
+        step: The result of :func:`tacos.training.step.step`.
+        title: Title of the page.
         progress: Called from time to time with the share of the work done.
 
     Raises:
-        ValueError: The step is one of a search, which keeps figures only.
+        ValueError: The step is the result of a search, which keeps only figures.
 
     >>> import tacos
     >>> from tacos import training
@@ -119,10 +119,10 @@ def write_step_page(path: str | os.PathLike[str], step: Step, **options: Any) ->
 
 
 def step_timeline(step: Step) -> Timeline:
-    """When each node of a step's workload runs, if a collective takes what the step's costs say.
+    """Return when each node of a step's workload runs, with the step's costs of collectives.
 
-    A node begins when all it waits for has ended; a collective when it can begin on all ranks of its group, and a
-    message is received when it has been sent. A step that was simulated node by node has its own times.
+    A node begins when its dependencies have ended, a collective when it can begin on all ranks of its group, and a
+    receive ends when the message has been sent. A step that was simulated node by node keeps its own times.
 
     >>> import tacos
     >>> from tacos import training
@@ -145,7 +145,7 @@ def step_timeline(step: Step) -> Timeline:
 
 
 def _tables(step: Step) -> dict[str, NDArray[np.int32]]:
-    """All groups of each family, by the word that the names of its collectives begin with."""
+    """Return all groups of each family, by the first word of its collectives' names."""
     assert step.folded is not None
     groups = step.folded.groups
     found = {one.name: getattr(groups, one.name) for one in fields(groups)}
@@ -153,7 +153,7 @@ def _tables(step: Step) -> dict[str, NDArray[np.int32]]:
 
 
 def _whole(key: tuple[str, int, int], members: int) -> int:
-    """The size of a collective's whole buffer."""
+    """Return the size of a collective's whole buffer."""
     _, comm, size = key
     return size * members if _COMM_NAMES[comm] == "all_gather" else size
 
@@ -167,7 +167,7 @@ def _collective_s(step: Step, workload: Workload, row: int) -> float:
 
 
 def _alike(workload: Workload, these: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Rows with the same name, kind and size together."""
+    """Group rows with the same name, kind and size."""
     rows = np.flatnonzero(these)
     if not len(rows):
         return []
@@ -178,7 +178,7 @@ def _alike(workload: Workload, these: NDArray[np.bool_]) -> list[NDArray[np.int6
 
 
 def _message_ps(step: Step, workload: Workload) -> NDArray[np.int64]:
-    """How long each message takes; 0 for all other nodes."""
+    """Return how long each message takes; 0 for all other nodes."""
     assert step.folded is not None
     lasts = np.zeros(workload.nodes, np.int64)
     rows = np.flatnonzero((workload.kind == SEND) & (workload.rank != workload.peer))
@@ -193,7 +193,7 @@ def _message_ps(step: Step, workload: Workload) -> NDArray[np.int64]:
 
 
 def _units(workload: Workload) -> NDArray[np.int64]:
-    """A number per node, the same for what happens at once: a collective's ranks, a message's two ends."""
+    """Return a number per node that is equal for nodes that run together: a collective's ranks, a message's ends."""
     w = workload
     unit = np.arange(w.nodes)
     colls = np.flatnonzero(w.kind == COLL)
@@ -212,7 +212,7 @@ def _units(workload: Workload) -> NDArray[np.int64]:
 
 
 def _turns(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Per column of sorted keys, how many equal ones come before."""
+    """Return, per column of sorted keys, the number of equal columns before it."""
     count = keys.shape[1]
     fresh = np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)][:count]
     first = np.maximum.accumulate(np.where(fresh, np.arange(count), 0))
@@ -220,7 +220,7 @@ def _turns(keys: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _firsts(keys: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Per column, the first of the rows that have the same keys."""
+    """Return, per column, the first row with the same keys."""
     if not len(rows):
         return rows
     _, which = np.unique(keys, axis=1, return_inverse=True)
@@ -232,7 +232,7 @@ def _firsts(keys: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _longest(
     workload: Workload, unit: NDArray[np.int64], lasts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of every node: units begin when all that any of their nodes waits for has ended."""
+    """Return the begin and end of every node: a unit begins when all dependencies of its nodes have ended."""
     count = workload.nodes
     source = unit[workload.dep]
     target = unit[np.repeat(np.arange(count), np.diff(workload.dep_begin))]
@@ -244,7 +244,7 @@ def _longest(
     np.maximum.at(long, unit, lasts)
     length, ready = long.tolist(), [0] * count
     queue = [u for u in np.unique(unit).tolist() if not waits[u]]
-    for one in queue:  # it grows
+    for one in queue:  # the loop appends to it
         done = ready[one] + length[one]
         for place in range(first[one], first[one + 1]):
             then = after[place]
@@ -273,7 +273,7 @@ def _summary(step: Step) -> list[tuple[str, str]]:
 
 
 def _is_long(step: Step) -> bool:
-    """Whether a step's graph has too many nodes for a page, by a guess that needs no graph."""
+    """Return whether a step's graph has too many nodes for a page, by an estimate without the graph."""
     if getattr(step, "ran", None) is not None:
         return False
     split = step.parallel
@@ -282,7 +282,7 @@ def _is_long(step: Step) -> bool:
 
 
 def _pass_spans(step: Step, title: str) -> Record:
-    """The passes of a step's pipeline, one rank of each stage."""
+    """Return the passes of a step's pipeline for one rank per stage."""
     times = step.passes
     if times is None:
         raise ValueError("a step of a search has no timeline: predict it again with step()")
@@ -321,7 +321,7 @@ def _pass_spans(step: Step, title: str) -> Record:
 
 
 def _shortened(step: Step) -> Step:
-    """The same step with one layer per stage and one micro-batch, whose collectives are the same."""
+    """Return the step with one layer per stage and one micro-batch, which has the same collectives."""
     split = step.parallel
     assert step.folded is not None
     layers = split.pp * split.vp
@@ -343,7 +343,7 @@ def _shortened(step: Step) -> Step:
 def _schedules(
     step: Step, line: Timeline, progress: Callable[[float], object] | None
 ) -> list[tuple[list[tuple[str, int, int]], Schedule]]:
-    """The algorithms of a step's collectives that take the most time, each for sizes that differ little."""
+    """Return the algorithms of the step's longest collectives, one for each group of similar sizes."""
     if step.collectives == "free" or step.folded is None:
         return []
     w = line.workload

@@ -31,7 +31,7 @@ __all__ = [
 
 
 _LEAST = 1e-4
-"""Percent of a step below which a part is not worth a number."""
+"""Smallest share of a step, in percent, that is labelled with a number."""
 
 
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "vp", "microbatch", "recompute", "zero", "schedule")
@@ -40,7 +40,7 @@ _SHORT = {"microbatch": "micro"}
 
 
 def step_table(steps: Mapping[str, Step], title: str = "") -> Table:
-    """A column per step: its time, what it consists of, and how the others compare with the first.
+    """Return a table with a column per step: its time, its parts, and the comparison with the first step.
 
     >>> import tacos
     >>> from tacos import training
@@ -80,7 +80,7 @@ def _part_names(steps: Sequence[Step]) -> list[str]:
     names: dict[str, None] = {"compute": None}
     for one in steps:
         names |= dict.fromkeys(one.parts)
-    for name in ("bubble", "idle"):  # after what is communicated
+    for name in ("bubble", "idle"):  # after communication
         del names[name]
         names[name] = None
     return list(names)
@@ -93,7 +93,7 @@ def _part(step: Step, name: str) -> str:
 
 
 def step_picture(steps: Mapping[str, Step], title: str = "") -> str:
-    """Bars that show what each step consists of.
+    """Draw a bar per step, divided into its parts.
 
     >>> import tacos
     >>> from tacos import training
@@ -117,13 +117,13 @@ def step_picture(steps: Mapping[str, Step], title: str = "") -> str:
 def sweep_table(
     steps: Sequence[Step], title: str = "", limit: int = 20, width: int | None = None
 ) -> Table:
-    """A row per step, with the degrees that differ between the rows; the title names those that do not.
+    """Return a table with a row per step and the degrees that differ between rows; the title names the others.
 
     Args:
-        steps: What to show, such as a :class:`~tacos.training.search.Ranking`'s steps.
-        title: Printed above the table.
-        limit: Shows this many steps at most.
-        width: Leaves out parts of the step's time, the least telling first, until the table fits into this many characters.
+        steps: The steps to show, such as those of a :class:`~tacos.training.search.Ranking`.
+        title: Text above the table.
+        limit: Largest number of steps to show.
+        width: Omit columns, the least important first, until the table fits into this many characters.
 
     >>> import tacos
     >>> from tacos import training
@@ -168,7 +168,7 @@ def sweep_table(
 
 
 def _breadth(columns: Mapping[str, Sequence[str]]) -> int:
-    """Characters of a line, with one between columns."""
+    """Return the characters of a line, with one between columns."""
     widest = (max(map(len, (*name.split("\n"), *texts))) for name, texts in columns.items())
     return len(columns) - 1 + sum(widest)
 
@@ -176,7 +176,7 @@ def _breadth(columns: Mapping[str, Sequence[str]]) -> int:
 def scaling_table(
     networks: Sequence[str], curves: Mapping[str, Sequence[Step]], title: str = ""
 ) -> Table:
-    """A row per network and a column per curve: the speed, and the share of it per NPU that is left of the first network's.
+    """Return a table with a row per network and a column per curve: the speed, and the efficiency against the first network.
 
     >>> import tacos
     >>> from tacos import training
@@ -207,7 +207,7 @@ def scaling_table(
 
 
 def scaling_picture(curves: Mapping[str, Sequence[Step]], title: str = "") -> str:
-    """Curves of what each NPU contributes to the speed, over the number of NPUs: level where the job scales perfectly.
+    """Draw the speed per NPU over the number of NPUs; a horizontal curve means perfect scaling.
 
     >>> import tacos
     >>> from tacos import training
@@ -255,7 +255,7 @@ def write_steps(path: str | os.PathLike[str], steps: Mapping[str, Step] | Sequen
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without dictionaries within."""
+    """Return a row with nested dictionaries flattened."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):

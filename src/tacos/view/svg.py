@@ -38,7 +38,7 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def escaped(words: str) -> str:
-    """Text for XML, which has no place for control characters.
+    """Escape a text for XML, and replace control characters, which XML does not allow.
 
     >>> escaped("a<b")
     'a&lt;b'
@@ -47,7 +47,7 @@ def escaped(words: str) -> str:
 
 
 def text(x: float, y: float, words: str, *, size: float, more: str = "") -> str:
-    """A line of text with its baseline's left end at (x, y); `more` is further attributes.
+    """Return a line of text whose baseline starts at (x, y); `more` has further attributes.
 
     >>> text(1, 2, "hello", size=12)
     '<text x="1.0" y="2.0" font-size="12.0" >hello</text>'
@@ -56,7 +56,7 @@ def text(x: float, y: float, words: str, *, size: float, more: str = "") -> str:
 
 
 def document(shapes: Iterable[str], width: float, height: float, title: str) -> str:
-    """A picture on white paper; the title is for those who cannot see it.
+    """Return a picture on a white background; the title is for screen readers.
 
     >>> document([], 30, 20, "nothing").splitlines()[1]
     '<title>nothing</title>'
@@ -96,11 +96,11 @@ _DARK = {
     "#E69F00": "#f2bd45",
     "#56B4E9": "#8fd0f5",
 }
-"""Colours of pictures on white paper, and what they are on dark paper."""
+"""Colours of pictures on a white background, and their replacements on a dark one."""
 
 
 def darkened(picture: str) -> str:
-    """The same picture on dark paper.
+    """Return the same picture for a dark background.
 
     >>> darkened(document([], 30, 20, "nothing")).splitlines()[2]
     '<rect width="100%" height="100%" fill="#131416"/>'
@@ -114,7 +114,7 @@ def darkened(picture: str) -> str:
 
 
 def checked(path: str | os.PathLike[str], *, what: str = "path") -> Path:
-    """The path if a picture can go there; `what` is its name in messages.
+    """Return the path if a picture can be written to it; `what` names the argument in messages.
 
     Raises:
         ValueError: The name does not end in .svg, .png or .pdf.
@@ -140,7 +140,7 @@ _EXTRAS = {".png": ("resvg_py", "plot"), ".pdf": ("svglib", "pdf")}
 
 
 def save(svg: str, path: str | os.PathLike[str]) -> None:
-    """Write a picture as SVG; with the extra ``plot`` as PNG at twice its size, with ``pdf`` as PDF.
+    """Write a picture as SVG, as PNG at twice its size (extra ``plot``), or as PDF (extra ``pdf``).
 
     >>> save(document([], 30, 20, "nothing"), "/dev/null")
     Traceback (most recent call last):
@@ -160,7 +160,7 @@ def save(svg: str, path: str | os.PathLike[str]) -> None:
 
 
 def _pdf(svg: str) -> bytes:
-    """Vectors and text stay what they are; the same picture gives the same bytes."""
+    """Convert to PDF with vectors and text; the same picture gives the same bytes."""
     from io import StringIO
 
     from reportlab import rl_config

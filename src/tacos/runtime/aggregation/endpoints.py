@@ -25,13 +25,13 @@ DEFAULT_PORT = 48864
 """0xBEE0, the first UDP port of SwitchML."""
 _LOOPBACK = "127.0.0.1"
 _TIMER_S = 0.02
-"""Until a packet is sent again, before a round trip has been measured. Chosen."""
+"""Seconds until a packet is retransmitted, before a round trip has been measured (chosen)."""
 _LEAST_TIMER_S = 0.005
-"""The least that becomes of it: less would send again what a busy machine has not got to. Chosen."""
+"""Smallest value of that timer; a smaller one would retransmit packets that a busy machine has not handled yet (chosen)."""
 
 
 class SwitchLost(CommunicationError):
-    """The switch does not answer any more.
+    """The switch no longer answers.
 
     Attributes:
         has_results: Whether this worker had all results of the operation when that happened.
@@ -41,7 +41,7 @@ class SwitchLost(CommunicationError):
 
 
 def digest(token: str) -> bytes:
-    """Return what a packet carries of a token."""
+    """Return the digest of a token that packets carry."""
     if not token:
         raise ValueError("the token is empty; set TACOS_SWITCH_TOKEN or pass one")
     return hashlib.sha256(b"tacos switch\0" + token.encode()).digest()[:16]
@@ -76,27 +76,27 @@ class Switch:
     """A switch in user space: it adds up the packets of workers over UDP, on its own threads.
 
     Args:
-        host: The address to listen at. The default can be reached from this machine only.
-        port: The first UDP port; each further core has the next one. 0: any.
-        token: Jobs are accepted with this token only; or several, one per job. Default: ``TACOS_SWITCH_TOKEN``, or a new one.
-        cores: Threads, each with a range of every job's slots.
-        slots: Slots for all jobs together.
-        mtu: The largest packets it takes.
-        jobs: The most jobs at once.
-        parent: ``host:port`` of the switch above, where this is the switch of a rack.
-        members: Numbers of the workers below this switch, where it has a parent.
-        loss: Probability with which a packet is dropped on purpose, independently when it arrives and when it leaves.
-        seed: Of the losses and of generations; 0: random.
-        xdp: An interface at which the kernel adds up: packets of up to 360 integers (an MTU of 1500), of jobs without racks
-            below or above. Needs root, clang, and Linux 6.6. Other packets are added in user space. The switch then listens at
-            the interface's address, unless `host` is another.
+        host: The address to listen at. The default is reachable only from this machine.
+        port: The first UDP port; each further core uses the next one. 0: any free port.
+        token: The token that jobs must present, or several, one per job. Default: ``TACOS_SWITCH_TOKEN``, or a new one.
+        cores: Number of threads, each with a range of every job's slots.
+        slots: Total number of slots for all jobs.
+        mtu: The largest packet that it accepts.
+        jobs: Largest number of jobs at once.
+        parent: ``host:port`` of the switch above, if this is the switch of a rack.
+        members: Numbers of the workers below this switch, if it has a parent.
+        loss: Probability of dropping a packet on purpose, independently on arrival and on departure.
+        seed: Random seed for losses and generations; 0: random.
+        xdp: An interface at which the kernel adds up packets of up to 360 integers (an MTU of 1500), of jobs without racks
+            below or above. Needs root, clang, and Linux 6.6. Other packets are added in user space. The switch then listens
+            at the interface's address, unless `host` is given.
 
     Attributes:
         token: The first token.
         address: ``host:port``, as workers need it.
 
     Raises:
-        TacosError: The port is taken, the address is not of this machine, or XDP cannot be used.
+        TacosError: The port is in use, the address does not belong to this machine, or XDP cannot be used.
 
     >>> with Switch() as switch:
     ...     switch.stats()["packets"]
@@ -156,11 +156,11 @@ class Switch:
         self._kernel = Program(slots, jobs) if xdp else None
         if xdp and self._kernel:
             try:
-                # A closing slot for each job comes on top.
+                # Each job has an additional closing slot.
                 self._core.use_kernel(xdp, *self._kernel.maps, jobs, slots + jobs, possible_cpus())
                 self._kernel.attach(xdp, self.host, self.port, loss)
             except BaseException:
-                self._kernel.close()  # else half of it stays attached
+                self._kernel.close()  # otherwise, a part would stay attached
                 raise
 
     @property
@@ -169,7 +169,7 @@ class Switch:
 
     @property
     def mode(self) -> str:
-        """Who adds up: ``user``, or the kernel, ``native`` (in the driver) or ``generic``."""
+        """Where packets are added up: ``user``, or in the kernel, ``native`` (in the driver) or ``generic``."""
         return self._kernel.mode if self._kernel else "user"
 
     @property
@@ -179,7 +179,7 @@ class Switch:
 
     @property
     def failure(self) -> str:
-        """Why a thread ended by itself, or empty."""
+        """Why a thread has failed, or empty."""
         return self._core.failure
 
     def start(self) -> None:
@@ -187,13 +187,13 @@ class Switch:
         self._core.start()
 
     def close(self) -> None:
-        """End the threads; packets that come later are lost."""
+        """End the threads; later packets are lost."""
         self._core.stop()
         if self._kernel:
             self._kernel.close()
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters and the jobs, as :func:`tacos.runtime.aggregation.stats` does from afar."""
+        """Return the counters and the jobs, like :func:`tacos.runtime.aggregation.stats` does over the network."""
         found: dict[str, Any] = json.loads(self._core.stats())
         return found
 
@@ -223,12 +223,12 @@ def connect(
     Args:
         address: ``host:port`` of the switch.
         worker: The number of this worker, from 0.
-        workers: How many workers the job has, at most 64.
+        workers: Number of workers of the job, at most 64.
         token: The job's token. Default: ``TACOS_SWITCH_TOKEN``.
         job: Name of the job; jobs of one switch do not mix.
-        pool: Packets on their way at once. Their bytes should be twice the bandwidth times the round-trip time.
+        pool: Most packets in flight. Their bytes should be twice the bandwidth times the round-trip time.
         mtu: The largest packet that the network carries; the same on all workers.
-        source: The address of this machine to send from, where it has several.
+        source: The address of this machine to send from, if it has several.
         silence: Seconds without any answer after which the switch is considered dead.
         timeout: Seconds without progress after which an operation fails.
 
@@ -254,7 +254,7 @@ def connect(
 
 
 class Worker:
-    """A worker of a switch; made by :func:`connect`. All workers of a job must make the same calls in the same order."""
+    """A worker of a switch, from :func:`connect`. All workers of a job must make the same calls in the same order."""
 
     def __init__(self, core: UdpWorker, address: str, worker: int, workers: int) -> None:
         self._core = core
@@ -262,7 +262,7 @@ class Worker:
 
     @staticmethod
     def adds(dtype: str, op: str = "sum") -> bool:
-        """Whether a switch can reduce this type with this operation.
+        """Return whether a switch can reduce this type with this operation.
 
         >>> Worker.adds("float32", "avg"), Worker.adds("int64"), Worker.adds("float64"), Worker.adds("int32", "max")
         (True, True, False, False)
@@ -276,16 +276,16 @@ class Worker:
 
         Integers are exact and wrap around. Floating-point sums have an error of at most n² 2^(e-1) / (2^31 - 1) for
         n workers, where 2^e is the least power of two above all magnitudes in a packet, and the rounding to the type. All
-        workers get the same bits. A block in which some value is not finite comes back as nan.
+        workers get the same bits. A block with a value that is not finite is returned as nan.
 
         Args:
             source: A contiguous array of integers, float32 or float16.
-            target: Where the sums go; by default a new array. It may be the source.
+            target: The array for the sums; by default a new array. It may be the source.
             op: ``sum``, or ``avg`` of floating-point numbers.
 
         Raises:
-            ValueError: The type or the operation is not one that a switch can do.
-            SwitchLost: The switch does not answer any more; a target that is the source is as it was.
+            ValueError: A switch does not support the type or the operation.
+            SwitchLost: The switch no longer answers; if the target is the source, it is unchanged.
             CommunicationError: A worker is missing, or runs another operation.
         """
         data = np.asarray(source)
@@ -308,7 +308,7 @@ class Worker:
     def all_reduce_at(
         self, source: int, target: int, count: int, dtype: str, *, average: bool = False
     ) -> None:
-        """Do the same on memory at addresses; ``bfloat16`` is a type here, too."""
+        """Sum memory at addresses, like `all_reduce`; also supports ``bfloat16``."""
         try:
             self._core.all_reduce(source, target, count, dtype, average)
         except CommunicationError as error:
@@ -319,17 +319,17 @@ class Worker:
             raise lost from None
 
     def restore(self) -> None:
-        """Put the inputs of a failed operation back, where it ran in place and had all results."""
+        """Restore the inputs of a failed operation that ran in place and had all results."""
         self._core.restore()
 
     @property
     def non_finite(self) -> bool:
-        """Whether the last operation met inf or nan; all workers see the same."""
+        """Whether the last operation contained inf or nan; the same on all workers."""
         return self._core.non_finite
 
     @property
     def operation(self) -> int:
-        """Number of the next operation; a worker that takes over from another begins there."""
+        """Number of the next operation; a worker that replaces another one starts there."""
         return self._core.operation
 
     @operation.setter
@@ -343,7 +343,7 @@ class Worker:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was sent and received so far."""
+        """Counters of packets sent and received so far."""
         return self._core.counters
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Counters of switches: asked for over the network, and as text for people and for Prometheus."""
+"""Counters of switches: query them over the network, and format them for people and for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ COUNTERS = {
     "contributions": "added",
     "duplicates": "seen before, sum not finished",
     "resent": "seen before, answered with the stored result",
-    "old": "of an earlier use of the slot",
-    "early": "of a later use of the slot",
-    "stale": "of another generation or job",
+    "old": "for an earlier use of the slot",
+    "early": "for a later use of the slot",
+    "stale": "from another generation or job",
     "out_of_range": "worker, slot or size that the job does not have",
-    "mismatched": "of another operation than the other workers'",
+    "mismatched": "for another operation than the other workers'",
     "malformed": "not of this protocol, or of another version or size",
     "control": "joins, leaves, and packets of the parent",
     "results": "sums finished",
-    "forwarded": "sums sent to the parent, also again",
+    "forwarded": "sums sent to the parent, with retransmissions",
     "refused": "joins refused",
     "generations": "generations begun",
     "sent": "packets sent",
@@ -41,7 +41,7 @@ COUNTERS = {
     "bytes_in": "bytes that arrived",
     "bytes_out": "bytes sent",
 }
-"""What a switch counts, and what that means."""
+"""The counters of a switch, with their meanings."""
 
 
 def stats(address: str, token: str, *, timeout: float = 2.0) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def stats(address: str, token: str, *, timeout: float = 2.0) -> dict[str, Any]:
         timeout: Seconds to wait.
 
     Raises:
-        CommunicationError: It does not answer, as it is not there or does not know the token.
+        CommunicationError: It does not answer: it is not running, or does not accept the token.
 
     >>> from tacos.runtime.aggregation import Switch
     >>> with Switch(token="secret") as switch:
@@ -82,7 +82,7 @@ def stats(address: str, token: str, *, timeout: float = 2.0) -> dict[str, Any]:
 
 
 def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """The counters as a table, with rates since they were last asked for.
+    """Yield the counters as lines of a table, with rates since the last query.
 
     >>> figures = dict.fromkeys(COUNTERS, 0) | {"packets": 10, "contributions": 10, "uptime_s": 2.0, "busy_s": 0.5, "jobs": []}
     >>> print(*lines(figures), sep="\\n")
@@ -116,7 +116,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
 
 
 def prometheus(figures: Mapping[str, Any]) -> str:
-    """The counters in Prometheus' text format.
+    """Return the counters in Prometheus' text format.
 
     >>> figures = dict.fromkeys(COUNTERS, 3) | {"uptime_s": 2.0, "busy_s": 0.5, "jobs": []}
     >>> print(*prometheus(figures).splitlines()[:3], sep="\\n")

@@ -1,6 +1,4 @@
-"""Sums through a switch for ranks that can also reach each other: when the switch fails, another algorithm takes over.
-
-When the switch is back, so are the ranks.
+"""Sums through a switch. When the switch fails, the ranks use another algorithm until it is back.
 
 =====================  ==========================================================================
 TACOS_SWITCH           ``host:port`` of the switch, and options: ``host:port,mtu=9000,pool=256,least=64KB``
@@ -31,14 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["Place", "SwitchedSums", "from_environment"]
 
 _START_S = 10.0
-"""How long ranks wait for a switch that has not started yet."""
+"""Seconds that ranks wait for a switch that has not started yet."""
 _LOOK_S = 0.2
-"""How long a rank waits for a switch that failed to say that it is back."""
+"""Seconds that a rank waits for an answer of a switch that had failed."""
 _FIRST_LOOK, _RARELY = 16, 1024
-"""Calls without the switch before it is looked for, at first and at most. Chosen."""
+"""Calls without the switch before it is checked again: at first, and at most (chosen)."""
 _MOST_WORKERS = 64
 _LEAST_BYTES = 32 << 10
-"""Smaller buffers take another algorithm. Chosen: a sum through a switch takes three round trips, however small."""
+"""Smaller buffers use another algorithm (chosen: even the smallest sum through a switch takes three round trips)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,9 @@ class Place:
 
     Attributes:
         address: ``host:port``.
-        mtu: The largest packet on the way there.
-        pool: Packets on their way at once.
-        least: The smallest buffer to send there, in bytes.
+        mtu: The largest packet on the path to the switch.
+        pool: Most packets in flight.
+        least: The smallest buffer to sum through the switch, in bytes.
 
     >>> Place.parse("10.0.0.9:48864,mtu=9000,least=1MB")
     Place(address='10.0.0.9:48864', mtu=9000, pool=128, least=1000000)
@@ -62,7 +60,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str, what: str = "TACOS_SWITCH") -> Place:
-        """Read ``host:port,mtu=9000,pool=256,least=64KB``; all but the host is optional."""
+        """Parse ``host:port,mtu=9000,pool=256,least=64KB``; everything except the host is optional."""
         address, *options = text.split(",")
         resolved(address, what)
         values: dict[str, int] = {}
@@ -80,7 +78,7 @@ class Place:
 def from_environment(
     communicator: Communicator, variables: Mapping[str, str] | None = None
 ) -> SwitchedSums | None:
-    """The switch that ``TACOS_SWITCH`` names on all ranks, or None; all ranks must call this together.
+    """Return the switch that ``TACOS_SWITCH`` names on all ranks, or None; all ranks must call this together.
 
     Raises:
         ValueError: The variable is wrong, or set on some ranks only.
@@ -90,7 +88,7 @@ def from_environment(
 
 
 def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | None:
-    """The same for a place that is given; empty: none."""
+    """Return the switch that `text` names on all ranks, or None if it is empty."""
     why, place = "", None
     if text:
         try:
@@ -131,7 +129,7 @@ def opened(communicator: Communicator, text: str, token: str) -> SwitchedSums | 
 
 
 def _absence(place: Place, token: str) -> str:
-    """Why the switch cannot be used now, or nothing; one that starts at the same time gets a while."""
+    """Return why the switch cannot be used now, or an empty string; wait a while for a switch that is starting."""
     end = time.monotonic() + _START_S
     while True:
         try:
@@ -145,20 +143,20 @@ def _absence(place: Place, token: str) -> str:
 
 
 class SwitchedSums:
-    """All-reduces of a communicator through a switch, as long as it lives.
+    """All-reduces of a communicator through a switch, while the switch works.
 
-    A switch that failed is looked for again after some calls, which all ranks count alike, and used when all of them reach it.
+    After a failure, the ranks check for the switch again after a number of calls, and use it when all of them reach it.
 
     Args:
-        communicator: The ranks; over it they agree what to do when the switch fails.
-        place: The switch, and from which size on it is used.
+        communicator: The ranks, which use it to agree on what to do when the switch fails.
+        place: The switch, and the smallest size for which it is used.
         token: A token that it accepts.
         job: Name of the job, the same on all ranks.
 
     Attributes:
         worker: This rank as a worker of the switch.
-        ended: Why the switch is not used at present, or empty.
-        sums: How many operations went through it.
+        ended: Why the switch is not used now, or empty.
+        sums: Number of operations through the switch.
     """
 
     def __init__(self, communicator: Communicator, place: Place, token: str, job: str) -> None:
@@ -177,12 +175,11 @@ class SwitchedSums:
             job=job,
             pool=self.place.pool,
             mtu=self.place.mtu,
-            timeout=self.communicator.timeout
-            / 2,  # so that all ranks meet before they give each other up
+            timeout=self.communicator.timeout / 2,  # so that all ranks agree before one times out
         )
 
     def serves(self, size: int, dtype: str, op: str) -> bool:
-        """Whether a buffer of this many bytes goes through the switch; the same on all ranks.
+        """Return whether a buffer of this many bytes goes through the switch; the same on all ranks.
 
         All ranks must ask about the same buffers in the same order, once for each.
         """
@@ -193,11 +190,11 @@ class SwitchedSums:
         return not self.ended
 
     def _look(self) -> None:
-        """Now and then, whether the switch is back; then all ranks use it from this operation on."""
+        """Check from time to time whether the switch is back; then all ranks use it from this operation on."""
         self._without += 1
         if self._without < self._patience:
             return
-        # The sooner it failed again, the rarer it is worth a look.
+        # The sooner it failed again, the less often it is checked.
         self._without, self._patience = 0, min(2 * self._patience, _RARELY)
         try:
             stats(self.place.address, self._token, timeout=_LOOK_S)
@@ -222,11 +219,11 @@ class SwitchedSums:
         op: str,
         otherwise: Callable[[], None],
     ) -> None:
-        """Sum the memory at two addresses over all ranks; ``otherwise`` does it without the switch.
+        """Sum memory over all ranks; ``otherwise`` does it without the switch.
 
-        Where the switch fails in the middle, the ranks tell each other how far they are. If one of them lacks results, all
-        do the operation again without the switch, from its inputs. Where a value is not finite, which all ranks
-        see, they do the same.
+        If the switch fails during the operation, the ranks exchange how far they are. If one of them lacks results, all
+        repeat the operation from its inputs, without the switch. They do the same if a value is not finite, which all
+        ranks see.
         """
         try:
             self.worker.all_reduce_at(source, target, count, dtype, average=op == "avg")
@@ -242,7 +239,7 @@ class SwitchedSums:
         otherwise()
 
     def _complete(self, why: str) -> bool:
-        """Whether the operation that failed has its results on all ranks."""
+        """Return whether all ranks have the results of the failed operation."""
         self.ended = why
         core = self.worker._core
         mine = json.dumps([self.worker.operation, core.has_results, why]).encode()
@@ -252,7 +249,7 @@ class SwitchedSums:
                 f"tacos: sums take another way until the switch is back: {rows[0][2]}\n"
             )
         furthest = max(row[0] for row in rows)
-        # A rank begins the next operation only when all have the results of the one before.
+        # A rank begins the next operation only when all ranks have the results of the previous one.
         if self.worker.operation < furthest:
             return True
         return all(row[0] == furthest and row[1] for row in rows)

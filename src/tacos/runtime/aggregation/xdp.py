@@ -1,7 +1,7 @@
 """The kernel's part of a switch: compiles ``switch.bpf.c``, loads it through bpf(2), and attaches it to an interface.
 
-A program at the interface (XDP) adds contributions, another behind it (tc) sends each sum to all workers. Both are detached when
-the process ends, however it ends.
+A program at the interface (XDP) adds contributions, and another one behind it (tc) sends each sum to all workers. Both are
+detached when the process ends, even if it crashes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Program", "address_of", "compiled", "unavailable"]
 
 SOURCE = Path(__file__).with_name("switch.bpf.c")
 MOST_ELEMENTS = 360
-"""Integers of a packet that the kernel takes; larger ones are added in user space."""
+"""Most integers per packet that the kernel program handles; larger packets are added in user space."""
 KERNEL = (6, 6)
-"""The first Linux that attaches the program that sends sums to all workers."""
+"""The first Linux version that can attach the program that sends sums to all workers."""
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_UPDATE, _PROG_LOAD, _BTF_LOAD, _LINK_CREATE = 0, 2, 5, 18, 28
 _TYPES = {"xdp": 6, "tc": 3}
@@ -48,7 +48,7 @@ class Maps(NamedTuple):
 
 
 def unavailable() -> str:
-    """Why the kernel's part cannot run here, in one sentence, or an empty text."""
+    """Return why the kernel programs cannot run here, in one sentence, or an empty string."""
     if platform.machine() not in _SYSCALL or platform.system() != "Linux":
         return "XDP programs run on Linux, on x86-64 and 64-bit ARM"
     if shutil.which("clang") is None:
@@ -65,7 +65,7 @@ def unavailable() -> str:
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of an interface.
+    """Return the IPv4 address of an interface.
 
     Raises:
         ValueError: There is no such interface, or it has no address.
@@ -88,7 +88,7 @@ def address_of(interface: str) -> str:
 
 @cache
 def compiled() -> bytes:
-    """The programs as an object file, made by clang.
+    """Compile the programs with clang and return the object file.
 
     Raises:
         TacosError: clang is missing or fails.
@@ -110,15 +110,15 @@ class Program:
     """The kernel's programs and tables for one switch.
 
     Args:
-        slots: Slots of all jobs together.
-        jobs: The most jobs.
+        slots: Total number of slots of all jobs.
+        jobs: Largest number of jobs.
 
     Attributes:
         maps: The tables.
         mode: ``native``, in the driver, or ``generic``, once attached.
 
     Raises:
-        TacosError: The machine lacks something, in one sentence.
+        TacosError: The machine lacks something; the message names it.
     """
 
     def __init__(self, slots: int, jobs: int) -> None:
@@ -141,7 +141,7 @@ class Program:
             types = (
                 self._keep(_bpf(_BTF_LOAD, *_described(value_bytes))) if name == "slots_map" else 0
             )
-            # Type 1 describes a key, type 3 a slot; the kernel needs them to find its lock.
+            # Type 1 describes a key and type 3 a slot; the kernel needs them to find the lock.
             attributes = struct.pack(
                 "<7I16sIIII", kind, 4, value_bytes, entries.get(name, 1), 0, 0, 0, name.encode(), 0, types, *((1, 3) if types else (0, 0)),
             )  # fmt: skip
@@ -157,7 +157,7 @@ class Program:
         self._programs = {name: self._keep(_loaded(name, file.code(name, maps))) for name in _TYPES}
 
     def attach(self, interface: str, address: str, port: int, loss: float = 0.0) -> None:
-        """Begin to serve packets to an address and port at an interface.
+        """Attach the programs to an interface, for packets to an address and port.
 
         Raises:
             TacosError: The interface has an XDP program already, or the kernel cannot attach one.
@@ -167,7 +167,7 @@ class Program:
         )
         _update(self._settings, 0, settings)
         number = socket.if_nametoindex(interface)
-        # Drivers of real network cards run programs before they make packets; virtual ones do so only in pairs.
+        # Drivers of real network cards run programs natively; virtual interfaces do so only in pairs.
         real = Path(f"/sys/class/net/{interface}/device").exists()
         for mode, flag in (("native", _NATIVE), ("generic", _GENERIC)):
             if mode == "native" and not real:
@@ -197,7 +197,7 @@ class Program:
             ) from None
 
     def time_per_packet_ns(self) -> float:
-        """How long the XDP program runs for a frame, in the mean; 0 unless ``kernel.bpf_stats_enabled`` is 1."""
+        """Return the mean time of the XDP program per frame; 0 unless ``kernel.bpf_stats_enabled`` is 1."""
         rows = Path(f"/proc/self/fdinfo/{self._programs['xdp']}").read_text().splitlines()
         facts = dict(row.split(":\t", 1) for row in rows if ":\t" in row)
         return int(facts.get("run_time_ns", 0)) / max(int(facts.get("run_cnt", 0)), 1)
@@ -213,7 +213,7 @@ class Program:
 
 
 def possible_cpus() -> int:
-    """For how many processors the kernel keeps counters.
+    """Return the number of processors for which the kernel keeps counters.
 
     >>> possible_cpus() >= 1
     True
@@ -223,7 +223,7 @@ def possible_cpus() -> int:
 
 
 def _bpf(command: int, attributes: bytes, *keep: object) -> int:
-    """The system call; ``keep`` is what the attributes point at."""
+    """Make the system call; ``keep`` holds the objects that the attributes point to."""
     libc = ctypes.CDLL(None, use_errno=True)
     block = ctypes.create_string_buffer(attributes, len(attributes))
     result = libc.syscall(_SYSCALL[platform.machine()], command, block, len(attributes))
@@ -241,7 +241,7 @@ def _update(table: int, key: int, value: bytes) -> None:
 
 
 def _loaded(name: str, code: bytes) -> int:
-    """A program's descriptor, after the kernel's verifier has accepted it."""
+    """Load a program and return its descriptor, after the kernel's verifier has accepted it."""
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"MIT")
 
@@ -269,7 +269,7 @@ def _loaded(name: str, code: bytes) -> int:
 
 
 def _described(slot_bytes: int) -> tuple[bytes, object]:
-    """Attributes that load the type of a slot: a structure of this size that begins with a lock."""
+    """Return attributes that load the type of a slot: a structure of this size that begins with a lock."""
     names = b"\0u32\0bpf_spin_lock\0slot\0"
     word, lock, slot = (
         names.index(b"\0" + name + b"\0") + 1 for name in (b"u32", b"bpf_spin_lock", b"slot")
@@ -288,7 +288,7 @@ def _described(slot_bytes: int) -> tuple[bytes, object]:
 
 
 class _Object:
-    """What of an ELF object file a loader needs: code, where it names maps, and the maps."""
+    """The parts of an ELF object file that a loader needs: code, its references to maps, and the maps."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -320,7 +320,7 @@ class _Object:
         return self._data[row[4] : row[4] + row[5]]
 
     def code(self, section: str, maps: dict[str, int]) -> bytes:
-        """The instructions of a section, with descriptors in the place of maps."""
+        """Return the instructions of a section, with descriptors in place of maps."""
         code = bytearray(self._bytes(self._sections[section][1]))
         changes = self._bytes(self._sections[f".rel{section}"][1])
         for at in range(0, len(changes), 16):

@@ -1,12 +1,12 @@
-"""Carriers: what moves the messages of a program between ranks.
+"""Carriers move the messages of a program between ranks.
 
 ``CARRIERS`` has one record per carrier. A communicator opens a carrier when an algorithm first needs
 it, :meth:`Carrier.prepare` turns this rank's share of a program into a :class:`Prepared`, and
-:meth:`Prepared.run` makes one call on two addresses. What lies behind is the carrier's own: sockets,
-MPI's requests, streams of a GPU, batches.
+:meth:`Prepared.run` makes one call on two addresses. A carrier hides how it moves data: sockets,
+MPI requests, streams of a GPU, batches.
 
-The core's ``RankExecutor`` says which messages may move and where their data are, so a carrier of messages
-on the host needs no order between them: every message has a name, the step that sends it.
+The core's ``RankExecutor`` lists the messages that may move and their data. A carrier of host memory need not
+keep messages in order, because every message is identified by the step that sends it.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ DTYPES = frozenset(
         "uint8", "uint16", "uint32", "uint64", "bool",
     }
 )  # fmt: skip
-"""What the core can add up."""
+"""The types that the core can add up."""
 OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITWISE = frozenset({"band", "bor", "bxor"})
 
 
 class Unavailable(ValueError):
-    """A carrier cannot serve these ranks; the message says why, the same on all of them."""
+    """A carrier cannot serve these ranks; the message gives the reason and is the same on all of them."""
 
 
 class Call(NamedTuple):
-    """What a prepared algorithm runs on."""
+    """The data of one call of a prepared algorithm."""
 
     source: int
     """Address of the input, in memory that the carrier serves."""
     target: int
     """Address of the output."""
     elements: int
-    """Of the whole buffer, as nccl-tests counts it."""
+    """Elements of the whole buffer, as nccl-tests counts them."""
     dtype: str
     """NumPy's name, or ``bfloat16``."""
     op: str
-    """The reduction; ``sum`` where nothing is reduced."""
+    """The reduction; ``sum`` if nothing is reduced."""
 
 
 class Prepared(Protocol):
@@ -82,39 +82,40 @@ class Prepared(Protocol):
 
 
 class Carrier(ABC):
-    """An open carrier: this rank's way to its peers.
+    """An open carrier: this rank's connections to its peers.
 
-    Only :meth:`prepare` has to be written. The other methods tell ranks of failures; what they do here is
-    right for a carrier that has no way to hear of one.
+    Only :meth:`prepare` must be implemented. The other methods report failures; the defaults suit
+    a carrier that cannot detect any.
     """
 
     on_news: Callable[[int], None] | None = None
-    """Called at the end of a call in which a carrier that watches its links has noticed something (1), or all ranks
+    """Called at the end of a call in which a carrier that watches its links has observed something (1), or all ranks
     have learned that they are to meet (2), or both (3)."""
 
     records: bool = False
-    """Whether it keeps its last calls itself, as ``calls`` and ``count`` of its figures; otherwise the communicator does."""
+    """Whether the carrier records its last calls itself, as ``calls`` and ``count`` of its figures; otherwise the
+    communicator does."""
 
     def figures(self) -> dict[str, Any]:
-        """What the carrier counts: ``links``, ``peers``, ``calls``, ``count`` and ``away_s``, or nothing; from any thread."""
+        """Return ``links``, ``peers``, ``calls``, ``count`` and ``away_s``, or nothing; may be called from any thread."""
         return {}
 
     def hide(self, number: int) -> None:  # noqa: B027, a default that does nothing
-        """Leave calls of the algorithm with this number out of ``count``, since they are not collectives of the job."""
+        """Exclude calls of this algorithm from ``count``, since they are not collectives of the job."""
 
     @property
     def broken(self) -> tuple[int, int] | None:
-        """The dead link that has ended a call on all ranks, which may repeat it without the link; None: no such link."""
+        """The dead link that has ended a call on all ranks, which may repeat it without the link; or None."""
         return None
 
     @property
     def failure(self) -> str | None:
-        """Why the carrier can carry no more, or None."""
+        """Why the carrier can no longer be used, or None."""
         return None
 
     @abstractmethod
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
-        """Make ready for a program that all ranks agree on; all ranks call this together.
+        """Prepare a program that all ranks agree on; all ranks call this together.
 
         Args:
             share: This rank's share of the program; ``share.program`` is the whole.
@@ -125,24 +126,24 @@ class Carrier(ABC):
         """
 
     def watch(self, number: int, doing: str) -> str:  # noqa: ARG002
-        """Between calls: why some rank will not come to prepare the algorithm with this number, or nothing.
+        """Return, between calls, why some rank will not prepare this algorithm, or an empty string.
 
-        ``doing`` says what this rank does meanwhile, for the sentence. Raises CommunicationError if a rank
+        ``doing`` describes what this rank does meanwhile, for the message. Raises CommunicationError if a rank
         has failed.
         """
         return ""
 
     def interrupt(self, why: str) -> None:  # noqa: B027, a default that does nothing
-        """End the call that runs and all later ones; from any thread."""
+        """End the current call and all later ones; may be called from any thread."""
 
     def abort(self, why: str) -> None:  # noqa: B027
         """Tell the peers that this rank gives up; no call may be running here."""
 
     def close(self) -> None:  # noqa: B027
-        """Let the peers go."""
+        """Close the connections to the peers."""
 
     def address(self, peer: int, channel: int = 0) -> str:
-        """The host at which this rank reaches another.
+        """Return the host at which this rank reaches another.
 
         Raises:
             ValueError: The carrier does not know it.
@@ -153,12 +154,12 @@ class Carrier(ABC):
 
 
 class Meeting(Protocol):
-    """What a carrier gets when it is opened: ranks that have met. A communicator is one."""
+    """The argument of opening a carrier: connected ranks. A communicator is one."""
 
     timeout: float
-    """Seconds without progress that mean failure."""
+    """Seconds without progress after which a call fails."""
     members: Sequence[int] | None
-    """The ranks' numbers in the whole job, where these are a part of it."""
+    """The ranks' numbers in the whole job, if they are only a part of it."""
     rendezvous: Rendezvous
 
     @property
@@ -170,13 +171,13 @@ class Meeting(Protocol):
         """The number of ranks."""
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """Small values of all ranks, in their order."""
+        """Exchange small values and return those of all ranks, in rank order."""
 
     def on_host(self, program: Program) -> Prepared:
-        """Prepare a right program on a carrier of the host's memory, for what ranks must tell each other."""
+        """Prepare a correct program on a carrier of host memory, for control messages between ranks."""
 
     def watch(self) -> str:
-        """Between calls: which peer has left, or nothing; raises CommunicationError if one has failed."""
+        """Return, between calls, which peer has left, or an empty string; raise CommunicationError if one has failed."""
 
     def give_up(self, why: str) -> None:
         """Tell all peers, over every open carrier, that this rank gives up."""
@@ -184,33 +185,33 @@ class Meeting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CarrierKind:
-    """A carrier before it is opened: its name, where its code is, and what it can do."""
+    """A carrier before it is opened: its name, its module, and its capabilities."""
 
     name: str
     module: str
     """Imported when the carrier is opened; its ``open_carrier(meeting)`` returns a :class:`Carrier`."""
     memory: Literal["host", "cuda"] = "host"
-    """Where the buffers of calls are."""
+    """The memory of the buffers of calls."""
     label: str = ""
-    """What people call it."""
+    """Its name for people."""
     adds: frozenset[str] = DTYPES
     """The types that it can reduce; data of any type can be moved as bytes."""
     package: str = ""
-    """What must be installed, if anything."""
+    """The package that it needs, or an empty string."""
     extra: str = ""
     """The extra of tacos-ccl that installs it."""
     reference: Literal["", "gloo", "mpi"] = ""
-    """The all-reduce that its users have already, to compare with."""
+    """The all-reduce to compare with, which its users already have."""
     target: str = "tcp"
-    """The target that schedules for it are synthesized for, one of :func:`tacos.execution.targets`."""
+    """The target for synthesizing its schedules, one of :func:`tacos.execution.targets`."""
     launcher: str = ""
-    """The command that must start its ranks; empty: any launcher, or none."""
+    """The command that must start its ranks; empty if any launcher, or none, will do."""
     job: str = ""
     """Module of a carrier whose ranks know each other without ``tacos.runtime.connect``: its ``connect(timeout=…)``
     returns a communicator, and its ``end_job_at_exit(code)`` ends all ranks when this one exits."""
 
     def reduces(self, dtype: str, op: str) -> bool:
-        """Whether it reduces data of this type with this operation.
+        """Return whether it reduces data of this type with this operation.
 
         >>> named("tcp").reduces("float16", "sum"), named("tcp").reduces("float32", "band")
         (True, False)
@@ -270,7 +271,7 @@ CARRIERS: dict[str, CarrierKind] = {
 
 
 def described(collective: Collective) -> str:
-    """Return how messages name what an algorithm does.
+    """Return the name of a collective in messages.
 
     >>> import tacos
     >>> described(tacos.collective.broadcast(4, "1MB", root=2))
@@ -284,7 +285,7 @@ def described(collective: Collective) -> str:
 
 
 def named(name: str) -> CarrierKind:
-    """The carrier with this name.
+    """Return the carrier with this name.
 
     >>> named("nccl").memory
     'cuda'
@@ -300,7 +301,7 @@ def named(name: str) -> CarrierKind:
 def chosen(
     memory: Literal["host", "cuda"] | None = None, environ: Mapping[str, str] | None = None
 ) -> CarrierKind:
-    """The carrier that ``TACOS_CARRIER`` names if it serves this memory, else the default for it.
+    """Return the carrier that ``TACOS_CARRIER`` names if it serves this memory, otherwise the default for it.
 
     >>> chosen("host", {}).name, chosen("cuda", {"TACOS_CARRIER": "mpi"}).name
     ('tcp', 'nccl')

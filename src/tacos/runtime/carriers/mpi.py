@@ -1,6 +1,6 @@
-"""Carries data as MPI messages, straight from where they are to where they go; needs mpi4py.
+"""The MPI carrier sends data as MPI messages, without copies; needs mpi4py.
 
-MPI makes progress only while it is called, so a call polls; everything else is as over TCP.
+MPI makes progress only while it is called, so a call polls. Everything else is as over TCP.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Mpi", "open_carrier"]
 
 _PIECE = 1 << 30  # MPI counts bytes in 32 bits
-_PATIENT = 100  # rounds of polling before messages are taken in that no step waits for
-_KEPT = 64  # blocks for sums
+_PATIENT = 100  # rounds of polling before messages are received that no step waits for (chosen)
+_KEPT = 64  # most blocks for sums that are kept for reuse
 _FAREWELL_S = 1.0
 _CURIOUS_S = 1.0
 _CLOSED = "the communicator is closed"
@@ -41,7 +41,7 @@ _PUT = STEP_OPS.index("put")
 
 
 def open_carrier(meeting: Meeting) -> Mpi:
-    """Duplicate the communicator that the ranks have met on, or that of their places in the world."""
+    """Duplicate the ranks' communicator, or make one from their ranks in MPI_COMM_WORLD."""
     if isinstance(meeting.rendezvous, MpiRendezvous):
         return Mpi(meeting.rendezvous.communicator, timeout=meeting.timeout)
     world = MPI.COMM_WORLD
@@ -58,7 +58,7 @@ def open_carrier(meeting: Meeting) -> Mpi:
 
 @dataclass(slots=True)
 class _Early:
-    """A message that came before the step that takes it in."""
+    """A message that arrived before its step was ready."""
 
     data: np.ndarray[Any, Any]
     whole: bool = False
@@ -66,15 +66,15 @@ class _Early:
 
 
 class _Steps(NamedTuple):
-    """What the tags of a program's messages are made of."""
+    """The data for the tags of a program's messages."""
 
     first: list[int]  # step of each rank, then their number
     puts: frozenset[int]  # messages whose senders wait for an acknowledgement
 
     def tag(self, message: int, sender: int, receiver: int) -> int:
-        """Twice the step's number within its rank, plus one for the reply to a get.
+        """Return twice the step's number within its rank, plus one for the reply to a get.
 
-        A message is named after a step of its sender, and the reply to a get after one of its receiver.
+        A message is named after a step of its sender, the reply to a get after a step of its receiver.
         """
         reply = not self.first[sender] <= message < self.first[sender + 1]
         return 2 * (message - self.first[receiver if reply else sender]) + reply
@@ -82,7 +82,7 @@ class _Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Tagged:
-    """A program and what its tags are made of."""
+    """A program, with the data for its tags."""
 
     carrier: Mpi
     share: RankExecutor
@@ -102,10 +102,11 @@ class _Call:
     own: Announced
     steps: _Steps
     unheard: set[int]  # peers that have not announced the call yet
-    held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # receives from those
+    # Receives from these peers.
+    held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     left: int = 0  # requests that must complete before it ends
     progress: float = field(default_factory=time.monotonic)
-    curious: bool = False  # whether those it waits for were asked where they are
+    curious: bool = False  # whether the awaited peers were asked where they are
     asked: float | None = None
     silent: set[int] = field(default_factory=set)
 
@@ -115,20 +116,20 @@ class _Call:
 
 @dataclass(slots=True)
 class _Posted:
-    """What follows when a request completes."""
+    """What to do when a request completes."""
 
     then: Callable[[], None]
     receives: bool
-    counts: bool  # among those that the call waits for
+    counts: bool  # whether the call waits for it
 
 
 class Mpi(Carrier):
-    """Carries data as MPI messages.
+    """A carrier that sends data as MPI messages.
 
-    A message's tag tells which step sent it. Beside the data, every rank announces each call to those it
-    sends to, so that ranks that do not agree hear so. Receives are posted as soon as their step may
-    write; a message whose step may not is left with MPI, unless nothing else moves: then it is taken
-    in, so that no circle of ranks can wait for each other's memory.
+    A message's tag identifies the step that sent it. In addition to the data, every rank announces each call to the
+    ranks that it sends to, so that disagreements are detected. Receives are posted as soon as their step may
+    write. A message whose step may not write yet is left with MPI, unless nothing else makes progress. Then it is
+    received into memory, so that ranks cannot deadlock on each other's memory.
     """
 
     def __init__(self, comm: Any, *, timeout: float) -> None:
@@ -139,14 +140,14 @@ class Mpi(Carrier):
         self._interruption = ""
         self.data, self._control = comm.Dup(), comm.Dup()
         for duplicate in (self.data, self._control):
-            duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises
-        # Where ranks outnumber cores, one that polls keeps another from its work.
+            duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py raises them
+        # If there are more ranks than cores, a polling rank keeps others from working.
         machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._spins = 1000 if machine.Get_size() <= len(os.sched_getaffinity(0)) else 2
         machine.Free()
         self._largest_tag: int = self.data.Get_attr(MPI.TAG_UB)
         self._calls = 0
-        self._names: dict[int, str] = {}  # of algorithms, for messages
+        self._names: dict[int, str] = {}  # names of algorithms for messages
         self._call: _Call | None = None
         self._early: dict[tuple[int, int], deque[_Early]] = defaultdict(deque)
         self._announced: dict[tuple[int, int], Announced] = {}  # by peer and call
@@ -158,7 +159,7 @@ class Mpi(Carrier):
 
     @property
     def failure(self) -> str | None:
-        """Why MPI can carry no more, or None."""
+        """Why the carrier can no longer be used, or None."""
         return self._failure
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
@@ -212,11 +213,11 @@ class Mpi(Carrier):
         execution.finish()
 
     def watch(self, number: int, doing: str) -> str:
-        """Why some rank will not come to prepare an algorithm, or nothing."""
+        """Return why some rank will not prepare an algorithm, or an empty string."""
         self._check_usable()
         self._listen()
         for (peer, call), theirs in self._announced.items():
-            # A peer that runs the algorithm itself has prepared it: it is only ahead.
+            # A peer that runs this algorithm has prepared it and is only ahead.
             if call == self._calls + 1 and theirs.algorithm < number:
                 return (
                     f"the ranks do not agree on call {call}: rank {peer} runs {self._what(theirs)}, "
@@ -225,7 +226,7 @@ class Mpi(Carrier):
         return ""
 
     def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones; from any thread."""
+        """End the current call and all later ones; may be called from any thread."""
         self._interruption = why
 
     def abort(self, why: str) -> None:
@@ -238,7 +239,7 @@ class Mpi(Carrier):
         )
 
     def close(self) -> None:
-        """Free the communicators; after a failure they stay with MPI, as messages may be on their way."""
+        """Free the communicators; not after a failure, since messages may be in flight."""
         if MPI.Is_finalized() or self._failure == _CLOSED:
             return
         self._drop([])
@@ -248,13 +249,13 @@ class Mpi(Carrier):
             self._failure = _CLOSED
 
     def address(self, peer: int, channel: int = 0) -> str:
-        """MPI alone knows."""
+        """Raise an error: MPI does not reveal addresses."""
         raise ValueError(f"channel {channel} to rank {peer} is MPI's, which tells no address")
 
     # --- data
 
     def _carry_out(self, call: _Call) -> None:
-        """Post all that may be sent and received."""
+        """Post all sends and receives that may start."""
         execution = call.execution
         while True:
             columns = execution.ready()
@@ -270,13 +271,13 @@ class Mpi(Carrier):
                         self.data.Isend(pieces, peer, tag), partial(self._sent, step, pieces)
                     )
                     continue
-                if peer in call.unheard:  # what it sends may not fit
+                if peer in call.unheard:  # its message may have another size
                     call.held.setdefault(peer, []).append((step, message, size))
                 else:
                     self._expect(call, step, message, size, peer)
 
     def _expect(self, call: _Call, step: int, message: int, size: int, peer: int) -> None:
-        """Take in a message, which may have come."""
+        """Receive a message, which may already have arrived."""
         key = (peer, call.steps.tag(message, peer, self.rank))
         if queue := self._early.get(key):
             # A later message of the same tag belongs to a later call.
@@ -309,7 +310,7 @@ class Mpi(Carrier):
             self._call.left += 1
 
     def _advance(self) -> bool:
-        """Handle what has completed; returns whether anything has."""
+        """Handle completed requests; return whether there were any."""
         heard = self._listen()
         done = MPI.Request.Testsome(self._requests)
         if not done and not heard:
@@ -335,7 +336,7 @@ class Mpi(Carrier):
             self._call.execution.sent(step)
 
     def _arrived(self, step: int, message: int, peer: int, block: np.ndarray[Any, Any]) -> None:
-        """Add, or store, what has come into memory of ours."""
+        """Add or store data that arrived in a block of memory."""
         if self._call is not None:
             self._call.execution.take(step, block.ctypes.data, block.nbytes)
             self._spare[block.nbytes].append(block)
@@ -351,7 +352,7 @@ class Mpi(Carrier):
                 self._notify(peer, Kind.STORED)
 
     def _take_early(self) -> None:
-        """Take in a message that no step waits for yet: its sender may wait for that."""
+        """Receive a message that no step waits for yet, since its sender may wait for this."""
         status = MPI.Status()
         arriving = self.data.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
         if arriving is None:
@@ -367,7 +368,7 @@ class Mpi(Carrier):
         self._post(arriving.Irecv([early.data, MPI.BYTE]), whole, receives=True, counts=False)
 
     def _take_in(self, key: tuple[int, int]) -> None:
-        """Give the first message of a sender and a tag to its step, if both are there."""
+        """Pass the first message of a sender and a tag to its step, if both are ready."""
         queue = self._early[key]
         early = queue[0]
         if early.whole and early.taker is not None:
@@ -379,7 +380,7 @@ class Mpi(Carrier):
     # --- notices
 
     def _listen(self) -> bool:
-        """Heed all notices that have come; returns whether any have."""
+        """Handle all notices that have arrived; return whether there were any."""
         if self._failure:
             raise CommunicationError(self._failure)
         heard = False
@@ -406,7 +407,7 @@ class Mpi(Carrier):
         if later and kind in (Kind.CALL, Kind.ASK):
             self._announced[peer, theirs.call] = theirs
         if now is None:
-            return  # the rank that asks waits for this one to start the call
+            return  # this rank is not in the call, so the peer rightly waits for it
         if kind == Kind.CALL and not later:
             self._compare(peer, theirs)
         elif kind == Kind.ASK:
@@ -417,7 +418,7 @@ class Mpi(Carrier):
             now.execution.stored(peer)
 
     def _compare(self, peer: int, theirs: Announced) -> None:
-        """Fail unless the peer's call is the same as ours."""
+        """Fail unless the peer makes the same call."""
         assert self._call is not None
         own = self._call.own
         self._call.unheard.discard(peer)
@@ -435,7 +436,7 @@ class Mpi(Carrier):
         self._carry_out(self._call)
 
     def _what(self, call: Announced) -> str:
-        """A call in words: ``all-reduce of 40 elements of float32 (sum)``."""
+        """Describe a call: ``all-reduce of 40 elements of float32 (sum)``."""
         return f"{self._names.get(call.algorithm, f'algorithm {call.algorithm}')} of {call}"
 
     # --- failure
@@ -447,9 +448,9 @@ class Mpi(Carrier):
             raise CommunicationError(self._failure)
 
     def _check_progress(self, call: _Call) -> None:
-        """Without progress for too long, ask those it waits for whether they are there.
+        """After too long without progress, ask the awaited ranks whether they are alive.
 
-        A rank within a call answers, because it waits for another rank; a rank that does not answer is the one to name.
+        A rank within a call answers, because it waits for another rank. A rank that does not answer is named.
         Long before, they are asked once so that a rank which prepares another call hears of this one.
         """
         now = time.monotonic()

@@ -12,13 +12,13 @@ from mpi4py import MPI
 __all__ = ["LONGEST_TEXT", "Announced", "Kind", "Notice", "Notices"]
 
 _TAG = 1
-"""Of notices on their communicator; the rendezvous has others."""
+"""Tag of notices on their communicator; the rendezvous uses other tags."""
 _HEAD = struct.Struct("<BiIiq16s8s")
 LONGEST_TEXT = 500  # characters
 
 
 class Kind(enum.IntEnum):
-    """What a notice is about."""
+    """The kind of a notice."""
 
     CALL = 0
     ABORT = 1
@@ -29,7 +29,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What a rank says of a call that it begins."""
+    """A rank's announcement of a call that it begins."""
 
     call: int
     algorithm: int
@@ -42,7 +42,7 @@ class Announced:
 
 
 class Notice(NamedTuple):
-    """What a peer tells, and in which call."""
+    """A notice of a peer, with its call."""
 
     kind: Kind
     peer: int
@@ -66,7 +66,7 @@ class Notices:
         self.receive = self._comm.Irecv([self._data, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
 
     def next(self) -> Notice | None:
-        """One that has come, or None."""
+        """Return a notice that has arrived, or None."""
         if not self.receive.Test():
             return None
         data = self._data
@@ -76,7 +76,7 @@ class Notices:
         return Notice(Kind(kind), peer, about, _text(bytes(data[_HEAD.size :])))
 
     def send(self, peer: int, kind: Kind, about: Announced, text: str = "") -> Any:
-        """Tell a peer something; returns the request, which must complete."""
+        """Send a notice to a peer; return the request, which must complete."""
         head = _HEAD.pack(
             kind,
             self._rank,

@@ -1,9 +1,9 @@
-"""Carries data between GPUs: NCCL moves batches of messages, torch adds them up; needs torch.
+"""The NCCL carrier moves data between GPUs: NCCL moves batches of messages, and torch adds them up; needs torch.
 
-Every rank needs a GPU of its own. NCCL hangs where ranks ask for different things, and does not see that a
-rank has died. So each call begins with a few bytes from host to host, in which the ranks compare what they
-are about to do, and while the GPU works its rank looks after its peers. Those bytes take a carrier of
-the host's memory, which is opened with the first program; the program's own connections are NCCL's alone.
+Every rank needs its own GPU. NCCL hangs if ranks make different calls, and does not detect that a
+rank has died. So each call begins with a few bytes between hosts, with which the ranks compare their
+calls, and while the GPU works, its rank checks on its peers. Those bytes use a carrier of
+host memory, which is opened with the first program; the program's data use NCCL only.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Nccl", "Visible", "open_carrier", "reason_against"]
 
 _LOOK_S = 0.1
-"""How often a rank that waits for its GPU looks after its peers."""
+"""Seconds between checks of the peers while a rank waits for its GPU."""
 _GRACE_S = 5.0
-"""For a peer's last messages to arrive, after it has left."""
+"""Seconds for a peer's last messages to arrive after it has left."""
 _TYPES = sorted(DTYPES)
 
 
@@ -53,7 +53,7 @@ class Visible(msgspec.Struct):
 
     @classmethod
     def here(cls) -> Visible:
-        """Those of this process."""
+        """Return the GPUs of this process."""
         if not dist.is_nccl_available() or not torch.cuda.is_available():
             return cls()
         ids = [
@@ -63,7 +63,7 @@ class Visible(msgspec.Struct):
 
 
 def reason_against(ranks: Sequence[Visible]) -> str:
-    """Why not every rank can have a GPU of its own, as NCCL requires; nothing if all can.
+    """Return why not every rank can have its own GPU, as NCCL requires; empty if all can.
 
     >>> reason_against([Visible(["a", "b"]), Visible(["a", "b"])])
     ''
@@ -94,7 +94,7 @@ def open_carrier(meeting: Meeting) -> Nccl:
     """Connect the GPUs of all ranks.
 
     Raises:
-        Unavailable: Not every rank has a GPU of its own, on all ranks.
+        Unavailable: Not every rank has its own GPU; raised on all ranks.
     """
     answers = meeting.exchange("gpus", msgspec.json.encode(Visible.here()))
     ranks = [msgspec.json.decode(answer, type=Visible) for answer in answers]
@@ -106,7 +106,7 @@ def open_carrier(meeting: Meeting) -> Nccl:
 
 
 def _store(meeting: Meeting) -> Any:
-    """The store that the ranks have met at, or a new one at rank 0."""
+    """Return the store of the ranks' rendezvous, or a new one at rank 0."""
     if isinstance(meeting.rendezvous, StoreRendezvous) and meeting.rendezvous.store is not None:
         return meeting.rendezvous.store
     limit = timedelta(seconds=meeting.timeout)
@@ -132,8 +132,8 @@ class Nccl(Carrier):
 
     Args:
         meeting: The ranks.
-        backend: NCCL, as torch's process groups have it.
-        store: Where further communicators of NCCL meet.
+        backend: NCCL's backend of torch's process groups.
+        store: The store for further communicators of NCCL.
         all_chosen: Whether all ranks have chosen a GPU, and no two the same.
 
     Attributes:
@@ -152,11 +152,11 @@ class Nccl(Carrier):
 
     @property
     def failure(self) -> str | None:
-        """Why NCCL can carry no more, or None."""
+        """Why the carrier can no longer be used, or None."""
         return self._failure or None
 
     def prepare(self, share: RankExecutor, number: int) -> Prepared:
-        """Cut a program into waves; with the first, connect the hosts."""
+        """Divide a program into waves; for the first program, also connect the hosts."""
         self._names[number] = described(share.program.collective)
         prepared = _OnGpu(self, share, number)
         if self._notes is None and self._meeting.size > 1:
@@ -164,28 +164,28 @@ class Nccl(Carrier):
         return prepared
 
     def another(self, name: str) -> Any:
-        """One more communicator of NCCL between all ranks, on the GPUs they have chosen."""
+        """Return another communicator of NCCL between all ranks, on the GPUs that they have chosen."""
         backend = _backend(self._meeting, self._store, name)
         backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
         return backend
 
     def interrupt(self, why: str) -> None:
-        """End the call that runs and all later ones; from any thread."""
+        """End the current call and all later ones; may be called from any thread."""
         self._interruption = self._interruption or why
 
     def abort(self, why: str) -> None:
-        """End messages to and from ranks that will not come."""
+        """End messages to and from ranks that will not take part."""
         if not self._failure:
             self._failure = why
             self.backend.abort()
 
     def close(self) -> None:
-        """Let the peers go."""
+        """Close the connections to the peers."""
         self._failure = self._failure or "the communicator is closed"
         self.backend.shutdown()
 
     def tensor(self, address: int, elements: int, dtype: torch.dtype) -> Tensor:
-        """The memory of the current GPU at an address."""
+        """Return the memory of the current GPU at an address as a tensor."""
         if not elements:
             return torch.empty(0, dtype=dtype, device="cuda")
         return torch.as_tensor(_Memory(address, elements * dtype.itemsize), device="cuda").view(
@@ -193,13 +193,13 @@ class Nccl(Carrier):
         )
 
     def event(self, device: torch.device) -> Any:
-        """What the GPU reaches after all it was told so far."""
+        """Return an event that the GPU reaches after all work enqueued so far."""
         return torch.cuda.current_stream(device).record_event()
 
     def compare(self, number: int, call: Call) -> None:
-        """Compare notes with all ranks: NCCL would hang, or write past the end, if calls differed.
+        """Compare calls with all ranks: if they differed, NCCL would hang or write out of bounds.
 
-        A rank that has failed is found here, too.
+        This also detects a rank that has failed.
         """
         self._check_usable()
         if self._notes is None:
@@ -221,7 +221,7 @@ class Nccl(Carrier):
                 )
 
     def wait_for(self, event: Any) -> None:
-        """Wait for the GPU, with an eye on the peers: NCCL does not see that one has died."""
+        """Wait for the GPU, and check on the peers, since NCCL does not detect that one has died."""
         begin = looked = time.monotonic()
         left: tuple[float, str] | None = None
         rounds = 0
@@ -235,7 +235,7 @@ class Nccl(Carrier):
             self._check_usable()
             why = self._meeting.watch()
             if why and left is None:
-                left = (now, why)  # perhaps because it is through
+                left = (now, why)  # perhaps because it has finished
             if left is not None and now - left[0] > _GRACE_S:
                 raise CommunicationError(left[1])
             if now - begin > self._meeting.timeout:
@@ -279,7 +279,7 @@ class _OnGpu:
 
 
 class _Memory:
-    """Memory of a GPU, as torch and others take it without a copy."""
+    """Memory of a GPU, in a form that torch and others accept without a copy."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -288,7 +288,7 @@ class _Memory:
 
 
 def _all_gather(ranks: int) -> Program:
-    """A barrier of a few bytes, in few hops."""
+    """Return a program for a barrier of a few bytes, with few hops."""
     network = topology.fully_connected(ranks)
     wanted = collectives.all_gather(network, 1 << 20, chunks=1)
     return lower(synthesize(network, wanted, engine="halving-doubling"), in_place=True)

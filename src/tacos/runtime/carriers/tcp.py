@@ -1,4 +1,4 @@
-"""Carries data over TCP, and over Unix sockets between ranks of one machine."""
+"""The TCP carrier moves data over TCP, and over Unix sockets between ranks of one machine."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ __all__ = ["Tcp", "open_carrier"]
 
 _HELLO = struct.Struct("!III")  # the rank that dials, the rank it dials, and the channel
 _REPORT_S = 30.0
-"""How long a rank waits in a call before it says for which; then twice as long, and so on."""
+"""Seconds that a rank waits in a call before it reports for which rank; then twice as long, and so on."""
 _JOINT = ("all_gather", "reduce_scatter", "all_to_all")
 _LOOK_S = 0.5
-"""How long a rank waits for others to connect before it looks around."""
+"""Seconds that a rank waits for others to connect before it checks for failures."""
 
 
 def open_carrier(meeting: Meeting) -> Tcp:
-    """Listen, and tell the peers where."""
+    """Listen, and tell the peers the address."""
     return Tcp(meeting.rendezvous, timeout=meeting.timeout, members=meeting.members)
 
 
 class _Card(msgspec.Struct):
-    """What a rank tells its peers before any of them connects."""
+    """What a rank tells its peers before they connect."""
 
     machine: str
-    """The same for ranks that talk over Unix sockets; empty: over TCP."""
+    """Equal for ranks that can use Unix sockets between each other; empty: TCP."""
     name: str
     """Of the Unix socket: random, and unlike the salt no part of the secret."""
     salt: str

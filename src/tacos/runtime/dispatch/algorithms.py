@@ -103,21 +103,21 @@ class Settings:
 
     @property
     def network(self) -> Topology | None:
-        """The network that the ranks' places are on, if the environment names one."""
+        """The network of the ranks' NPUs, if the environment names one."""
         if self.topology is None and self.plans is not None and self.plans.plans:
             return self.plans.schedule(self.plans.plans[0]).topology
         return self.topology
 
     @property
     def digest(self) -> str:
-        """What must be the same on all ranks, in short."""
+        """A digest of everything that must be equal on all ranks."""
         plans = self.plans.digest if self.plans else ""
         network = fingerprint(self.topology) if self.topology else ""
         return f"{plans} {network} {self.engine} {self.probe}"
 
 
 class _Greeting(msgspec.Struct):
-    """What the ranks tell each other before the first call."""
+    """What the ranks exchange before the first call."""
 
     rank: int
     where: str
@@ -130,16 +130,16 @@ class _Greeting(msgspec.Struct):
 def agree(
     rendezvous: Rendezvous, rank: int, world: int, variables: Mapping[str, str] | None = None
 ) -> tuple[Settings, list[int]]:
-    """The settings and the NPU of each rank of the rendezvous; whatever is wrong, all ranks raise.
+    """Return the settings and the NPU of each rank; if anything is wrong, all ranks raise the same error.
 
     Args:
-        rendezvous: Of the ranks that will work together.
+        rendezvous: The rendezvous of the ranks that will work together.
         rank: This rank's number in the whole job.
-        world: How many ranks the job has.
+        world: Number of ranks of the job.
         variables: The environment.
 
     Raises:
-        ValueError: The sentence of the first rank that met something wrong.
+        ValueError: The message of the first rank with an error.
     """
     settings = Settings()
     host, number = here(variables)
@@ -184,11 +184,11 @@ def agree(
 
 
 def probed(communicator: Communicator) -> tuple[int, ...]:
-    """The place of each rank in the order that makes a ring fastest, measured now; all ranks call this together."""
+    """Measure the network and return each rank's place in the fastest order of a ring; all ranks call this together."""
     network = probe(communicator).topology()
     mine = b""
     if communicator.rank == 0:
-        # Ranks of one host have the names host:number there, and stay together.
+        # Ranks of one host have names host:number there, so they stay together.
         try:
             mine = msgspec.json.encode(reorder(network).order)
         except ValueError:  # all ranks are on one host
@@ -198,7 +198,7 @@ def probed(communicator: Communicator) -> tuple[int, ...]:
 
 
 def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Greeting]:
-    """What all ranks say; raises on all of them what is wrong on one."""
+    """Exchange greetings; an error on one rank is raised on all."""
     answers = rendezvous.exchange(name, msgspec.json.encode(mine))
     greetings = [msgspec.json.decode(answer, type=_Greeting) for answer in answers]
     for one in greetings:
@@ -208,7 +208,7 @@ def _exchanged(rendezvous: Rendezvous, name: str, mine: _Greeting) -> list[_Gree
 
 
 class _Call(NamedTuple):
-    """What a call asks for."""
+    """The requirements of a call."""
 
     kind: str
     size_bytes: int
@@ -219,13 +219,13 @@ class _Call(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """A description for messages."""
         root = f" with root {self.root}" if self.root >= 0 else ""
         return f"{collectives.parse(self.kind).label} of {self.size_bytes} bytes{root}"
 
 
 class _Candidate(NamedTuple):
-    """An algorithm by a name that is the same on all ranks, and how to get its program."""
+    """An algorithm, with a name that is the same on all ranks and a function that makes its program."""
 
     name: str
     program: Callable[[], Program]
@@ -234,9 +234,9 @@ class _Candidate(NamedTuple):
 class Algorithms:
     """The algorithms of one communicator, prepared when a call first needs them.
 
-    Preparing is collective: all ranks must ask for the same algorithms in the same order, which they
-    do when they make the same calls. Programs are made for buffers in place, and the executor copies
-    where they are not: whether they are may differ from rank to rank.
+    Preparing is collective: all ranks must request the same algorithms in the same order, which they
+    do if they make the same calls. Programs are made for buffers in place; the executor copies
+    the data if a call is not in place, which may differ between ranks.
     """
 
     def __init__(
@@ -263,16 +263,16 @@ class Algorithms:
         ordered: bool = False,
         carrier: str | None = None,
     ) -> Algorithm:
-        """The algorithm for a call, prepared.
+        """Return the prepared algorithm for a call.
 
         Args:
             kind: Kind of the collective, such as ``"all_reduce"``.
-            size_bytes: As nccl-tests counts it.
+            size_bytes: Size as nccl-tests counts it.
             in_place: Whether to choose plans for use in place.
-            root: Rank of the root in this communicator, -1 where the collective has none.
-            ordered: Whether the order of summation changes the result, as it does for floating-point numbers (see
-                :func:`order_matters`). Algorithms that add up in different orders on different ranks are passed over.
-            carrier: The name of what moves the data; by default the communicator's.
+            root: Rank of the root in this communicator; -1 if the collective has none.
+            ordered: Whether the order of summation changes the result, as for floating-point numbers (see
+                :func:`order_matters`). Then algorithms with different orders on different ranks are skipped.
+            carrier: The name of the carrier; by default the communicator's.
         """
         carrier = carrier or self.communicator.carrier
         call = _Call(kind, size_bytes, in_place, root, ordered, carrier)
@@ -298,7 +298,7 @@ class Algorithms:
     ) -> None:
         """From now on, choose algorithms for this network; all ranks must do so between the same calls.
 
-        Plans are for the network that the settings name. Algorithms that were prepared stay so.
+        Plans are for the network that the settings name. Algorithms that were already prepared are kept.
 
         Args:
             network: What to synthesize for.
@@ -312,14 +312,14 @@ class Algorithms:
         if network is given.topology:
             self.settings = given
         else:
-            # Training waits: where many engines would take seconds, take the one that is quick on any network.
+            # Training waits, so use the engine that is quick on any network where many engines would take seconds.
             quick = given.engine == "auto" and network.npus > _FEW
             engine = "greedy" if quick else given.engine
             self.settings = replace(given, topology=network, plans=None, engine=engine)
         self._of_call.clear()
 
     def forget(self, carrier: str) -> None:
-        """Prepare the algorithms of a carrier anew when they are next needed, as it was opened anew."""
+        """Forget the algorithms of a carrier that was reopened; they are prepared again when needed."""
         self._of_call.clear()
         self._prepared = {key: one for key, one in self._prepared.items() if key[1] != carrier}
 
@@ -333,7 +333,7 @@ class Algorithms:
             if key not in self._prepared:
                 try:
                     program = candidate.program()
-                except ValueError as error:  # it cannot be lowered, or relays through other NPUs
+                except ValueError as error:  # it cannot be lowered, or it relays through other NPUs
                     reasons.append(f"{name} does not serve: {error}")
                     continue
                 self._prepared[key] = self.communicator.prepare(
@@ -408,16 +408,16 @@ class Algorithms:
         return _Candidate(f"{engine} for TACOS_TOPOLOGY ({name})", program)
 
     def _shared(self, plan: Plan, make: Callable[[], Schedule]) -> Schedule:
-        """Rank 0's schedule on all ranks: from its cache, or made now; rank 0 has verified it.
+        """Send rank 0's schedule to all ranks: from its cache, or made now; rank 0 has verified it.
 
         Raises:
-            ValueError: There is no such algorithm, or the ranks need different ones.
+            ValueError: There is no such algorithm, or the ranks need different algorithms.
         """
         mine = b""
         if self.communicator.rank == 0:
             try:
                 mine = b"+" + kept(self.settings.cache, plan, make)
-            except VerificationError as error:  # an engine's fault, which must not go unnoticed
+            except VerificationError as error:  # a bug of an engine, which must be reported
                 _LOG.error("the engine %s failed: %s", self.settings.engine, error)
                 mine = b"-" + str(error).encode()
             except (TacosError, ValueError) as error:
@@ -445,7 +445,7 @@ class Algorithms:
             plain = lower(synthesize(network, wanted, engine=engine, **options), in_place=True)
             try:
                 return renumbered(plain, places) if places else plain
-            except ValueError:  # its steps move what the order tears apart
+            except ValueError:  # its steps move slots that are not adjacent in this order
                 return plain
 
         root = f" from rank {call.root}" if call.root >= 0 else ""
@@ -464,7 +464,7 @@ def _connections(program: Program) -> set[tuple[int, int, int]]:
 
 
 def order_matters(dtype: str, op: str) -> bool:
-    """Whether a reduction's result depends on the order of its operands.
+    """Return whether a reduction's result depends on the order of its operands.
 
     >>> order_matters("bfloat16", "sum"), order_matters("int32", "sum"), order_matters("float32", "max")
     (True, False, False)
@@ -473,10 +473,10 @@ def order_matters(dtype: str, op: str) -> bool:
 
 
 def default(kind: str, size_bytes: int) -> tuple[str, int]:
-    """Engine and number of chunks where nothing is known about the network.
+    """Return the engine and number of chunks to use if nothing is known about the network.
 
-    Small messages take few hops; large ones go around rings, which need no more of any link than
-    another algorithm would.
+    Small messages take few hops; large ones go around rings, which load no link more than
+    other algorithms would.
 
     >>> default("all_reduce", 1024), default("all_reduce", 1 << 26)
     (('halving-doubling', 1), ('bidirectional-ring', 1))
@@ -491,7 +491,7 @@ def default(kind: str, size_bytes: int) -> tuple[str, int]:
 
 
 def _size_class(size_bytes: int) -> int:
-    """The size a schedule is made for: the next power of four, so that few are made.
+    """Return the size that a schedule is made for: the next power of four, to make few schedules.
 
     >>> _size_class(5000), _size_class(16384)
     (16384, 16384)

@@ -1,10 +1,10 @@
-"""Schedules kept on disk: made once, checked whenever they are used.
+"""A cache of schedules on disk: they are made once and checked whenever they are used.
 
-A file of the cache is not trusted. It may be truncated, copied over another one, written by another
-program or made for another call. What it holds is compared with what the call needs and verified;
-only then it is used. A bad file is reported on standard error and replaced. A cache that cannot be
-read or written costs time, never an error: the schedule is then made for this run alone. A cache holds at most 4096 schedules
-and 1 GiB.
+A file of the cache is not trusted. It may be truncated, overwritten, written by another
+program or made for another call. Its contents are compared with the call and verified before
+they are used. A bad file is reported on standard error and replaced. If the cache cannot be
+read or written, the schedule is made for this run only; this costs time but is not an error. A cache holds at most 4096
+schedules and 1 GiB.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _said: set[tuple[Path, str]] = set()
 """Directories that cannot be written to, and why."""
 _MOST_FILES = 4096
 _MOST_BYTES = 1 << 30
-"""Of a cache; what was not used for longest goes first."""
+"""Limits of a cache; the least recently used schedules are removed first."""
 
 
 def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
-    """The file of a schedule that does what a plan says: from the cache, or made now and kept.
+    """Return the file of a schedule for a plan: from the cache, or made now and stored.
 
-    Processes that need the same schedule take turns, so that one of them makes it.
+    Processes that need the same schedule take turns, so only one of them makes it.
 
     Args:
-        folder: Where the cache is; made if it is not there.
-        plan: What the schedule must be for, and its file's name.
-        make: Makes the schedule.
+        folder: Directory of the cache; created if it does not exist.
+        plan: What the schedule must do, and the name of its file.
+        make: Function that makes the schedule.
 
     Raises:
-        TacosError: A schedule that was made now is wrong, or is for something else.
+        TacosError: A schedule that was made now is wrong, or does not match the plan.
 
     >>> import tempfile, tacos
     >>> from pathlib import Path
@@ -64,7 +64,8 @@ def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / f".{plan.file}.lock"))
         except (OSError, TacosError):
-            pass  # reading needs no turn, since files are replaced whole; writing will say why it fails
+            # Reading needs no lock, since files are replaced atomically; writing reports why it fails.
+            pass
         data = _found(file, plan)
         if data is None:
             schedule = make()
@@ -78,7 +79,7 @@ def kept(folder: Path, plan: Plan, make: Callable[[], Schedule]) -> bytes:
 
 
 def _keep_within_bounds(folder: Path) -> None:
-    """Remove the schedules that were not used for longest, until few enough and small enough ones are left."""
+    """Remove the least recently used schedules until the cache is within its limits."""
     found = []
     with suppress(OSError):
         for path in folder.glob("*.tacos"):
@@ -96,10 +97,10 @@ def _keep_within_bounds(folder: Path) -> None:
 
 
 def checked(schedule: Schedule, plan: Plan) -> Schedule:
-    """The schedule, if it does what a plan says.
+    """Return the schedule if it matches a plan and is correct.
 
     Raises:
-        TacosError: It is for something else, or wrong.
+        TacosError: It does not match the plan, or is wrong.
     """
     if other := difference(schedule, plan):
         raise TacosError(other)
@@ -108,7 +109,7 @@ def checked(schedule: Schedule, plan: Plan) -> Schedule:
 
 
 def _found(file: Path, plan: Plan) -> bytes | None:
-    """What a file holds if it may be used; else says why not."""
+    """Return the contents of a file if it may be used; otherwise log the reason."""
     try:
         data = _content(file)
         checked(unpacked(data, str(file)), plan)
@@ -135,9 +136,9 @@ def _keep(file: Path, data: bytes) -> None:
             out.write(data)
         _keep_within_bounds(file.parent)
     except (TacosError, OSError) as error:
-        with suppress(OSError):  # what cannot be replaced may still be removed
+        with suppress(OSError):  # a file that cannot be replaced may be removable
             file.unlink()
         place = (file.parent, str(error).removeprefix(f"{file}: "))
-        if place not in _said:  # the same would be true of every schedule
+        if place not in _said:  # report it once, not for every schedule
             _said.add(place)
             LOG.warning("the schedule is not kept: %s", error)

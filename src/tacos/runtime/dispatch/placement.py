@@ -1,4 +1,4 @@
-"""Which NPU a rank is, and programs with the ranks' own numbers.
+"""The NPU of each rank, and programs renumbered from NPUs to ranks.
 
 Topologies and plans speak of NPUs, a running job of ranks. :func:`place` finds the NPU of each rank,
 :func:`renumbered` turns a program among some NPUs into one among ranks 0, 1, 2, …, and :func:`rerouted` gives a program for
@@ -38,9 +38,10 @@ _LOCAL_RANKS = ("TACOS_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", 
 
 
 def here(variables: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The host and the number on it by which NPUs are named, of this process.
+    """Return the host of this process and its number on the host, by which NPUs are named.
 
-    The host is ``TACOS_HOST``, unless that is an interface, or what the machine calls itself; the number is empty where no launcher says it.
+    The host is ``TACOS_HOST``, unless that is an interface; otherwise it is the machine's host name. The number is empty
+    if no launcher provides it.
 
     >>> here({"TACOS_HOST": "node7", "LOCAL_RANK": "3"})
     ('node7', '3')
@@ -59,19 +60,19 @@ def place(
     names: Sequence[str] = (),
     given: str | None = None,
 ) -> list[int]:
-    """The NPU of each of some ranks.
+    """Return the NPU of each of some ranks.
 
     Args:
         where: The ranks and where each runs, as ``"host:local_rank"``.
-        world: How many ranks the job has.
-        npus: How many NPUs the network has.
-        names: Their names. If some are names of ranks, all ranks must be among them; otherwise
+        world: Number of ranks of the job.
+        npus: Number of NPUs of the network.
+        names: Names of the NPUs. If some are names of ranks, all ranks must be among them; otherwise
             rank i is NPU i.
-        given: What the user says instead: NPUs or names by rank, separated by commas or as a
-            JSON list, or the path of a file with such a text.
+        given: The user's placement instead: NPUs or names by rank, separated by commas or as a
+            JSON list, or the path of a file with such a list.
 
     Raises:
-        ValueError: A rank has no NPU or two ranks have the same one.
+        ValueError: A rank has no NPU, or two ranks have the same one.
         FormatError: The file of `given` cannot be read.
 
     >>> place({0: "a:0", 1: "a:1", 2: "b:0"}, 3, 3)
@@ -103,12 +104,12 @@ def place(
 
 
 def ordered(where: Mapping[int, str], given: str) -> list[int]:
-    """The place of each of some ranks in an order of all.
+    """Return the place of each of some ranks in an order of all ranks.
 
     Args:
         where: The ranks and where each runs, as ``"host:local_rank"``.
-        given: Hosts or ranks in their order, separated by commas or as a JSON list, or the path of a file with such a
-            text, one per line, as ``tacos reorder`` writes it.
+        given: Hosts or ranks in order, separated by commas or as a JSON list, or the path of a file with one per line, as
+            ``tacos reorder`` writes it.
 
     Raises:
         ValueError: A rank is not named, or named twice.
@@ -133,7 +134,7 @@ def ordered(where: Mapping[int, str], given: str) -> list[int]:
 
 
 def _items(given: str, variable: str = "TACOS_PLACEMENT") -> list[str | int]:
-    """The entries of a list, which may be in a file."""
+    """Return the entries of a list, which may be in a file."""
     text = given.strip()
     path = Path(text)
     if "," not in text and not text.startswith("[") and not text.isdecimal():
@@ -178,11 +179,11 @@ def _both(npus: list[int], npu: int) -> str:
 
 
 def renumbered(program: Program, npus: Sequence[int]) -> Program:
-    """The same program with rank i in the place of NPU ``npus[i]``; buffers are in rank order.
+    """Return the program with rank i in place of NPU ``npus[i]``; buffers are in rank order.
 
     Raises:
-        ValueError: Another NPU takes part, or the order of the ranks tears apart what a step
-            moves at once.
+        ValueError: Another NPU takes part, or slots that a step moves at once are not adjacent in rank
+            order.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -258,7 +259,7 @@ def rerouted(program: Program, network: Topology, whole: Topology, links: Sequen
 def _renumbered(
     program: Program, order: NDArray[np.int64], rank_of: NDArray[np.int32]
 ) -> dict[str, Any]:
-    """The columns with threads and steps in the order of the new ranks; slots as they were."""
+    """Return the columns with threads and steps in the order of the new ranks; slots are unchanged."""
     (part,) = program.collective.parts
     threads = np.argsort(rank_of[program.thread_rank], kind="stable")
     lengths = np.diff(program.thread_begin)[threads]
@@ -268,7 +269,7 @@ def _renumbered(
     steps = np.repeat(first - begin[:-1], lengths) + np.arange(begin[-1])
     new_step = np.empty(len(steps) + 1, np.int32)
     new_step[steps] = np.arange(len(steps), dtype=np.int32)
-    new_step[-1] = -1  # what -1 points at
+    new_step[-1] = -1  # maps -1 to itself
     deps = np.diff(program.dep_begin)[steps]
     dep_begin = np.zeros(len(steps) + 1, np.int64)
     np.cumsum(deps, out=dep_begin[1:])
@@ -304,7 +305,7 @@ def _renumbered(
 
 
 def _moved_chunks(part: CollectivePart, rank_of: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The new id of each chunk: where ids follow the members' order, they follow the new one."""
+    """Return the new id of each chunk: ids that follow the order of members follow the new order."""
     members = rank_of[part.group].astype(np.int64)
     n, pieces = len(members), part.chunks
     unit = kind_of(part).unit
@@ -323,7 +324,7 @@ def _move(
     count: NDArray[np.int32],
     slots: NDArray[np.int32],
 ) -> None:
-    """Puts a buffer's new slots into the column; what a step moves at once must stay together."""
+    """Write a buffer's new slots into the column; slots that a step moves at once must stay adjacent."""
     old = slot[steps]
     breaks = np.concatenate(([0], np.cumsum(np.diff(slots) != 1)))
     if (breaks[old + count[steps] - 1] != breaks[old]).any():

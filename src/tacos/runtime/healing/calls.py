@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Healer", "Request"]
 
 _LOOK_S = 0.25
-"""How often the speeds of links that are not well are looked at."""
+"""Seconds between checks of the speeds of degraded links."""
 
 
 class Request(NamedTuple):
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
 
 class _Kept:
-    """What a rank gave to a call, so that it can be repeated."""
+    """A copy of a rank's input to a call, so that the call can be repeated."""
 
     def __init__(self) -> None:
         self.request: Request | None = None
@@ -122,7 +122,7 @@ class Healer:
         self._slow_ranks: list[int] = []
         self._looked = 0.0
         self._heard: dict[Pair, int] = {}
-        # Probes come the ways that data come.
+        # Probes use the same paths as data.
         everywhere = read("TACOS_ADDRESSES") and not self._carrier.local
         host = "127.0.0.1" if self._carrier.local else own_address()
         self._prober = Prober("" if everywhere else host, self._want_meeting)
@@ -185,7 +185,7 @@ class Healer:
         )
 
     def _input_bytes(self, algorithm: Algorithm, request: Request) -> int:
-        """What has to be kept: nothing where all ranks share a machine, between which no link can die."""
+        """Return the bytes of input to keep; 0 if all ranks share a machine, where no link can fail."""
         if not request.source or self._carrier.local:
             return 0
         elements, _ = algorithm.buffer_elements(request.elements)
@@ -195,7 +195,7 @@ class Healer:
         algorithm.run_at(source, target, request.elements, request.dtype, request.op)
 
     def _repeat_last(self) -> None:
-        """For ranks that have not finished the call before; the result is theirs alone, since here it may be in use."""
+        """Repeat the previous call for ranks that have not finished it; its result is discarded on this rank."""
         request = self._last.request
         assert request is not None
         algorithm = self._algorithm(request)
@@ -204,7 +204,7 @@ class Healer:
         target = ctypes.addressof(ctypes.c_char.from_buffer(scratch)) if outputs else 0
         self._run(algorithm, request, self._last.address if inputs else 0, target)
         self._again = False
-        if self._communicator.meeting:  # the others meet after this call
+        if self._communicator.meeting:  # the other ranks meet after this call
             self._meet()
 
     # --- meetings
@@ -232,7 +232,7 @@ class Healer:
         return [msgspec.json.decode(answer, type=Report) for answer in answers]
 
     def _meet(self) -> None:
-        """Agree on what the network is now, and on other algorithms if it has changed."""
+        """Agree on the state of the network, and change algorithms if it has changed."""
         self._communicator.meeting = False
         self._follow(self._exchanged("healing", self._report()))
 
@@ -252,7 +252,7 @@ class Healer:
         self._switch(verdict.belief)
 
     def _switch(self, belief: Belief) -> None:
-        """From the next call on, use algorithms for what is left of the network."""
+        """From the next call on, use algorithms for the remaining network."""
         shares = belief.shares
         try:
             rest = left(self._network, shares)
@@ -288,7 +288,7 @@ class Healer:
         tell(Notice("adapted", text, self._number(first.src), self._number(first.dst)), self._level)
 
     def _aim(self) -> None:
-        """Try the links of this rank that are not well."""
+        """Probe the degraded links of this rank."""
         me, belief = self._communicator.rank, self.belief
         targets = []
         for link, pair in belief.pairs.items():
@@ -305,7 +305,7 @@ class Healer:
         self._prober.aim(targets)
 
     def _look(self) -> None:
-        """Which links that are not well carry data, so that they need not be tried."""
+        """Find the degraded links that carry data, which need not be probed."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -322,10 +322,10 @@ class Healer:
     # --- dead links
 
     def _repair(self, why: str) -> None:
-        """Meet the other ranks, connect anew without the dead link, and agree on which call to repeat.
+        """Meet the other ranks, reconnect without the dead link, and agree on the call to repeat.
 
         Raises:
-            CommunicationError: That is not possible; the same sentence on all ranks.
+            CommunicationError: This is impossible; the message is the same on all ranks.
         """
         carrier = self._carrier
         broken = carrier.broken
@@ -361,7 +361,7 @@ class Healer:
 
     @property
     def _level(self) -> int:
-        """All ranks decide the same: one of them says it aloud."""
+        """Return the log level: all ranks decide the same, so only one logs it visibly."""
         return logging.WARNING if self._communicator.rank == 0 else logging.INFO
 
     def _number(self, rank: int) -> int:

@@ -1,9 +1,9 @@
 """Judge from the ranks' reports which links are slow, dead or recovered. No I/O.
 
-Every rank reports how fast data from its peers arrive, and data to them leave, compared with the usual speed. Of a connection that both
-ends report, the receiver's word counts: it has measured messages, the sender only what its kernel saw. All ranks apply the same rules to the same
-reports, so they reach the same verdict without further messages. A slow pair of ranks is blamed on a link of its route that no fast pair uses;
-a rank all of whose pairs are slow is slow itself.
+Every rank reports the speed of data from and to its peers, compared with the usual speed. If both ends report a
+connection, the receiver's report counts: it has measured messages, while the sender has only its kernel's figures. All
+ranks apply the same rules to the same reports, so they reach the same verdict without further messages. A slow pair of
+ranks is attributed to a link of its route that no fast pair uses. A rank whose pairs are all slow is slow itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Belief", "Pair", "Report", "Verdict", "judged", "left", "links_of"]
 
 WELL = 0.8
-"""A link that has this share of its bandwidth is well."""
+"""Share of its bandwidth from which a link counts as healthy."""
 AVOIDED = 0.2
-"""A link that has no more is not used: engines would plan for it, and all would wait for it."""
+"""Share of its bandwidth up to which a link is not used, because all ranks would wait for it."""
 NEWS = 1.25
-"""A share that changes by less than this factor is not reported."""
+"""Smallest factor by which a share must change to be reported."""
 
 
 class Pair(NamedTuple):
@@ -47,7 +47,7 @@ class Report(msgspec.Struct):
     speeds: list[tuple[int, int, int, float, float, str]] = []
     """Source, destination, channel, bytes per second now and usually, and the state of its watch."""
     probes: list[tuple[int, int, int, float]] = []
-    """Connections from this rank that are avoided, and what they carry now."""
+    """Avoided connections from this rank, and their present speed."""
     broken: list[tuple[int, int]] = []
     """Links that were found dead, by source and destination."""
     finished: int = 0
@@ -61,11 +61,11 @@ class Belief:
     """The state of the network as the ranks know it."""
 
     shares: Mapping[int, float] = field(default_factory=dict)
-    """What is left of the bandwidth of links that are not well; 0: dead."""
+    """Remaining share of the bandwidth of degraded links; 0: dead."""
     usual: Mapping[Pair, float] = field(default_factory=dict)
-    """The speed of connections over such links when they were well."""
+    """The speed of connections over such links when they were healthy."""
     pairs: Mapping[int, Pair] = field(default_factory=dict)
-    """A connection over each such link, by which it can be tried."""
+    """A connection over each such link, for probes."""
 
 
 class Verdict(NamedTuple):
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
     belief: Belief
     slow_ranks: list[int]
     unexplained: list[Pair]
-    """Slow connections all of whose links serve quick ones too."""
+    """Slow connections whose links all serve fast connections too."""
 
 
 class Left(NamedTuple):
@@ -164,7 +164,7 @@ def judged(
             usual.setdefault(pair, normal)
 
     while slow:
-        # The link that explains most; of equals, the first.
+        # The link that explains most slow pairs; the first of equals.
         counts = Counter(link for pair in sorted(slow) for link in route[pair] if link not in quick)
         link = min(counts, key=lambda one: (-counts[one], one))
         over = sorted(pair for pair in slow if link in route[pair])
@@ -187,7 +187,8 @@ def judged(
                 normal = usual.get(pair, 0.0)
                 settle(link, pair, min(1.0, rate / normal) if normal else 1.0, normal)
     for src, dst in sorted({tuple(link) for report in reports for link in report.broken}):
-        for pair in (Pair(src, dst), Pair(dst, src)):  # a cable that is out carries neither way
+        # A disconnected cable carries neither direction.
+        for pair in (Pair(src, dst), Pair(dst, src)):
             for link in links_of(network, npus, pair):
                 shares[link], pairs[link] = 0.0, pair
                 if pair in rows:
@@ -203,7 +204,7 @@ def _is_slow(
     slow: set[Pair],
     route: Mapping[Pair, list[int]],
 ) -> bool:
-    """Whether all data to a rank and from it are slow, or all one way where no link that they share explains it."""
+    """Return whether all data to and from a rank are slow, or all in one direction and no shared link explains it."""
     into = [pair for pair in rows if pair.dst == rank]
     out = [pair for pair in rows if pair.src == rank]
 

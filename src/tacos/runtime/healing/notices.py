@@ -16,7 +16,7 @@ __all__ = ["COUNTS", "Notice", "Notices", "on_notice", "tell"]
 
 LOG = TACOS.getChild("healing")
 COUNTS: dict[str, int] = {}
-"""How often each kind of notice was given in this process."""
+"""Number of notices of each kind in this process."""
 _listeners: list[Callable[[Notice], None]] = []
 
 
@@ -33,11 +33,11 @@ class Notice:
     dst: int = -1
     """The rank that receives, or the slow rank."""
     rate_Bps: float = 0.0
-    """What the link carries now."""
+    """Present speed of the link."""
     usual_Bps: float = 0.0
-    """What it usually carries."""
+    """Usual speed of the link."""
     share: float = 0.0
-    """Of the time, that others wait for a slow rank."""
+    """Share of the time that others wait for a slow rank."""
 
 
 def on_notice(callback: Callable[[Notice], None]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ def tell(notice: Notice, level: int = logging.WARNING) -> None:
     for listener in _listeners:
         try:
             listener(notice)
-        except Exception:  # a listener's fault must not end the job
+        except Exception:  # a failing listener must not end the job
             LOG.exception("a function that listens to notices failed")
 
 

@@ -27,22 +27,22 @@ __all__ = ["BETTER", "Prober"]
 _HELLO = struct.Struct("!16sI")
 _ANSWER = struct.Struct("!d")
 _SIZES = (64 << 10, 256 << 10)
-"""Of probes: a short one for links that take long for it."""
+"""Sizes of probes in bytes: a short one for slow links."""
 _UNTIMED = 3 / 8
-"""Of a probe: what a link lets pass at once says nothing about its speed."""
+"""First bytes of a probe that are not measured, since a link's buffer may pass them at once."""
 _SHORT_S = 0.05
 BETTER = 1.5
-"""Times the speed that a link is held to have: then the ranks are to meet."""
+"""Factor over a link's last known speed from which the ranks are to meet."""
 _PATIENCE_S = 2.0
 _PAUSE_S = 0.5
 _EAGER = 120
 """Number of rounds in quick succession before they become rare."""
 _SELDOM = 10
-"""Number of later rounds in which each link is tried once."""
+"""Number of later rounds in which each link is probed once."""
 _SPARING = 4
-"""Number of later rounds in which a link that carries data is tried once."""
+"""Number of later rounds in which a link that carries data is probed once."""
 _GUESTS = 64
-"""Most probes that are measured at once: one that waits would arrive meanwhile, and seem quicker than its link."""
+"""Most probes that are measured at once; a probe that had to wait would seem faster than its link."""
 
 
 class Prober:
@@ -132,7 +132,7 @@ class Prober:
         token, size = _HELLO.unpack(_taken(guest, _HELLO.size, deadline))
         if not secrets.compare_digest(token, self.token) or size not in _SIZES:
             return
-        deadline += _PATIENCE_S  # it sends for so long, and then waits for so long
+        deadline += _PATIENCE_S  # time to send, then time to wait
         first = int(size * _UNTIMED)
         _taken(guest, first, deadline)
         begin = time.perf_counter()

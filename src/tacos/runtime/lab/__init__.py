@@ -1,12 +1,12 @@
-"""A network on one machine that is as fast as a topology says, link by link, and no faster.
+"""A real network on one machine, with the links and relative speeds of a topology.
 
 :class:`Lab` builds a topology from Linux network namespaces, cables (veth pairs) between them and rate
-limits, and runs a command once for each NPU, in its namespace. What the commands send each other takes
-the topology's links, at the links' speeds: an algorithm's time can be measured where otherwise it is only
-computed. It works as root, and for other users where the kernel gives them user namespaces.
+limits, and runs a command once for each NPU, in its namespace. Data between the commands travel over
+the topology's links, at the links' speeds, so an algorithm's time can be measured and not only
+computed. It works as root, and for other users if the kernel allows them user namespaces.
 
-Nothing outside is touched. All of it lives in namespaces that belong to one process; when that process or
-the caller ends, in whatever way, the kernel removes everything.
+Nothing outside the lab changes. All namespaces belong to one process; when that process or
+the caller ends, even by a crash, the kernel removes everything.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ __all__ = ["Lab", "LabRun", "scaled", "unavailable"]
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _SUM_PER_CORE_BPS = 125_000_000
-"""What the links of a lab may carry together for each core, 1 Gbit/s: with more, processors limit and not links."""
+"""Most bytes per second of all links per core, 1 Gbit/s; beyond that, processors and not links are the limit."""
 _LATENCY = "150us"
-"""What a message takes here anyway, over a cable without a limit, between two processes that wake up for it."""
+"""Latency of a message between two processes over a cable without a limit, in seconds (measured)."""
 _GRACE_S = 2.0
 _START_S = 30.0
 _FIRST_PORT = 29500
@@ -59,21 +59,21 @@ _TIMED_OUT = 124  # as the command timeout has it
 
 @dataclass(frozen=True)
 class LabRun:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
-    """0, or the exit code of the first rank that failed (128 + n if signal n killed it; 124: out of time)."""
+    """0, or the exit code of the first rank that failed (128 + n if signal n killed it; 124 on timeout)."""
     why: str
-    """A sentence if it failed, else nothing."""
+    """A sentence if it failed, otherwise empty."""
     time_s: float
-    """From the first start to the last end."""
+    """Seconds from the first start to the last end."""
     stdout: list[str]
-    """What each rank wrote, if it was to be returned."""
+    """Output of each rank, if it was to be returned."""
     stderr: list[str]
 
 
 def unavailable() -> str:
-    """Why a lab cannot be built here: what is missing, in one sentence; nothing if it can.
+    """Return what is missing for a lab on this machine, in one sentence; empty if nothing is.
 
     >>> unavailable() == "" or "lab" in unavailable()
     True
@@ -92,15 +92,15 @@ def scaled(
     scale: float | None = None,
     delays: bool = True,
 ) -> Topology:
-    """A topology slowed down to what one machine can carry; all proportions stay.
+    """Return a topology slowed down to what one machine can carry, with all proportions preserved.
 
     Args:
         topology: The network to imitate.
-        fastest: Bandwidth that its fastest link is to have.
-        scale: What to multiply all bandwidths by instead. Default: such that the links carry
-            1 Gbit/s for each processor core together, but at most 1.
-        delays: Whether latencies can be enforced. They grow as bandwidths shrink, so that the whole
-            runs in slow motion; else each is what this machine takes anyway, 150 us.
+        fastest: Bandwidth of its fastest link.
+        scale: Factor for all bandwidths, instead of `fastest`. Default: at most 1, so that all links together carry
+            1 Gbit/s per processor core.
+        delays: Whether latencies can be enforced. They are stretched as bandwidths shrink, so that everything
+            runs in slow motion; otherwise each is the latency of this machine, 150 us.
 
     >>> import tacos
     >>> slow = scaled(tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns"), fastest="200Mbit/s")
@@ -124,23 +124,23 @@ def scaled(
 
 
 class Lab:
-    """A network on this machine with the links, speeds and (where the kernel has netem) delays of a topology.
+    """A network on this machine with the links, speeds and (if the kernel has netem) delays of a topology.
 
     Args:
         topology: The network to imitate, with its NPUs as ranks.
-        fastest, scale: How much slower, see :func:`scaled`.
+        fastest, scale: See :func:`scaled`.
         mtu: Largest packet of all cables, in bytes.
-        loss: Probability with which switches that add up drop a packet, at arrival and at departure.
+        loss: Probability that aggregating switches drop a packet, on arrival and on departure.
 
-    A topology whose switches reduce, as one star or as racks under a core, gets a ``tacos switch`` in each of them, and the ranks
+    If the switches of a topology reduce, as one star or as racks under a core, each of them runs ``tacos switch``, and the ranks
     get ``TACOS_SWITCH``.
 
     Attributes:
-        topology: The network as it is enforced; since it has been entered.
+        topology: The network as it is enforced, available after entering the lab.
         delays: Whether latencies are enforced.
 
     Raises:
-        LabError: When entered: the machine does not allow it, the message says what is missing.
+        LabError: The machine does not allow a lab; raised on entering, and the message names what is missing.
 
     >>> import tacos
     >>> with Lab(tacos.topology.ring(3), fastest="100Mbit/s") as lab:  # doctest: +SKIP
@@ -164,7 +164,7 @@ class Lab:
         self.mtu, self._loss = mtu, loss
         self._speeds: dict[str, Any] = {"fastest": fastest, "scale": scale}
         self._given = topology
-        scaled(topology, **self._speeds)  # wrong arguments are told now
+        scaled(topology, **self._speeds)  # report wrong arguments now
         self._runs = 0
         self._token = secrets.token_hex(16)
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -182,7 +182,8 @@ class Lab:
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the caller only, which then closes the lab in order
+            # Ctrl-C reaches the caller only, which then closes the lab in order.
+            start_new_session=True,
         )
         theirs.close()
         try:
@@ -197,7 +198,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End the lab: every process in it is killed, and all devices are gone when this returns."""
+        """End the lab: kill all its processes and remove all its devices before returning."""
         if self._keeper is None:
             return
         self._control.close()
@@ -228,7 +229,7 @@ class Lab:
         self._answer()
 
     def describe(self) -> str:
-        """The lab in one line: its size, its speeds, and what is not enforced.
+        """Describe the lab in one line: its size, its speeds, and what is not enforced.
 
         >>> import tacos
         >>> with Lab(tacos.topology.ring(4)) as lab:  # doctest: +SKIP
@@ -244,12 +245,12 @@ class Lab:
         return f"lab of {self.topology.npus} NPUs: {len(slow)} links of {speeds}{pace}{latency}"
 
     def change(self, link: LinkChoice, share: float, *, both: bool = False) -> None:
-        """Make a link slower, take its cable out, or restore it, also while a command runs in another thread.
+        """Slow a link down, disconnect its cable, or restore it, even while a command runs in another thread.
 
         Args:
             link: Its number, or a pair (src, dst) of nodes.
-            share: What is left of its bandwidth; 0: the cable is out, which is so for both ways.
-            both: Whether the link back is meant too.
+            share: Remaining share of its bandwidth; 0 disconnects the cable, in both directions.
+            both: Whether to change the opposite link too.
 
         >>> import tacos
         >>> with Lab(tacos.topology.ring(4)) as lab:  # doctest: +SKIP
@@ -267,7 +268,7 @@ class Lab:
                 continue
             rate = float(self.topology.link_bandwidth_Bps[number]) * share
             script.append((node + 1, "tc", [limit("change", device, rate, self.mtu)]))
-            # With a device that goes down its routes are gone.
+            # A device that goes down loses its routes.
             routes = [
                 line.replace("route add", "route replace", 1)
                 for space, program, lines in self._network.script
@@ -279,10 +280,10 @@ class Lab:
         self._tell({"change": script})
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The environment variables that tell a rank its number and how to reach the other ranks.
+        """Return the environment variables of a rank: its number, and how to reach the other ranks.
 
-        Those of the package's own launcher, and those of torchrun, so that its scripts run unchanged:
-        the rendezvous goes over the bridge without limits, the data over the topology's links.
+        They are those of the package's own launcher and of torchrun, so that scripts for torchrun run unchanged.
+        The rendezvous uses the bridge without limits, data use the topology's links.
         """
         port = _FIRST_PORT + 2 * (self._runs % _PORTS)
         rank_, size = str(rank), str(self.topology.npus)
@@ -312,7 +313,7 @@ class Lab:
         return {"TACOS_SWITCH": place, "TACOS_SWITCH_TOKEN": self._token}
 
     def _start_switches(self, base: Mapping[str, str]) -> None:
-        """A process in each switch that adds up; it ends with the ranks."""
+        """Start a process in each aggregating switch; it ends with the ranks."""
         for node, members, parent in self._network.aggregators:
             command = [sys.executable, "-m", "tacos", "switch", "--host", "0.0.0.0", "--quiet"]
             command += ["--port", str(_SWITCH_PORT), "--loss", str(self._loss)]
@@ -341,17 +342,17 @@ class Lab:
         time_limit: float | None = None,
         output: Literal["prefixed", "first", "returned"] = "prefixed",
     ) -> LabRun:
-        """Run a command once for each NPU and wait for all; when one fails, the others are ended.
+        """Run a command once for each NPU and wait for all; if one fails, end the others.
 
-        Nothing that the command started is left afterwards. A lab runs any number of commands, one
+        No process of the command is left afterwards. A lab can run any number of commands, one
         after the other.
 
         Args:
-            command: Program and arguments; :meth:`environment` tells it its rank.
-            environment: More variables, beside those of this process.
-            time_limit: Seconds after which all are ended.
-            output: ``"prefixed"``: every line behind its rank; ``"first"``: what rank 0 says, and what
-                the others complain about; ``"returned"``: printed nowhere.
+            command: Program and arguments; :meth:`environment` gives it its rank.
+            environment: Variables in addition to those of this process.
+            time_limit: Seconds after which all ranks are ended.
+            output: ``"prefixed"``: every line after its rank; ``"first"``: the output of rank 0, and the errors of
+                the others; ``"returned"``: not printed.
 
         Raises:
             LabError: The lab is closed or has been killed.
@@ -383,7 +384,7 @@ class Lab:
         return LabRun(code, why, took, outputs.text(0), outputs.text(1))
 
     def _wait(self, outputs: _Outputs, time_limit: float | None) -> tuple[int, str]:
-        """Follow the ranks to their end; says how it came."""
+        """Wait for the ranks to end; return the exit code and the reason."""
         running = set(range(self.topology.npus))
         code, why = 0, ""
         begin = time.monotonic()
@@ -417,11 +418,12 @@ class Lab:
                 raise
             finally:
                 with suppress(LabError):
-                    self._tell({"signal": signal.SIGKILL})  # what the ranks have left behind
+                    # Processes that the ranks have left behind.
+                    self._tell({"signal": signal.SIGKILL})
         return code, why
 
     def _interrupted(self, running: set[int]) -> None:
-        """Pass Ctrl-C on and give the ranks a moment; a second one ends it."""
+        """Pass Ctrl-C on and give the ranks a moment; a second Ctrl-C ends them."""
         self._tell({"signal": signal.SIGINT})
         deadline = time.monotonic() + _GRACE_S
         while running and (left := deadline - time.monotonic()) > 0:
@@ -456,7 +458,7 @@ class Lab:
         return messages
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Which ranks have ended; those of a run that was given up have nothing to say."""
+        """Return the ranks that have ended, ignoring those of an earlier run."""
         npus = (
             self.topology.npus
         )  # nodes after them are switches, whose end is not the end of the run
@@ -483,7 +485,7 @@ class _Stream:
 
 
 class _Outputs:
-    """The pipes that the ranks write to, and what becomes of it."""
+    """The pipes that the ranks write to, and the handling of their output."""
 
     def __init__(self, ranks: int, mode: str) -> None:
         if mode not in ("prefixed", "first", "returned"):
@@ -515,7 +517,7 @@ class _Outputs:
             ready.unregister(key.fileobj)
 
     def drain(self) -> None:
-        """Take what is still in the pipes; a process that outlives its rank may hold them open."""
+        """Read what is left in the pipes; a process that outlives its rank may hold them open."""
         for stream in self.streams:
             os.set_blocking(stream.source, False)
             with suppress(BlockingIOError):

@@ -1,12 +1,12 @@
 """The process that owns a lab's namespaces; they disappear when it ends.
 
-A script of its own that imports nothing but the standard library: a user namespace can only be entered
-by a process with one thread, and NumPy starts several. Two processes come of it. The *watcher* leaves
-the machine's namespaces and forks the *keeper*, which is process 1 of a process namespace. Whatever
-ends first, the caller, the watcher or the keeper, the kernel kills every process of the lab, and with
-the last of them the network namespaces, their devices and mounts are gone: there is nothing to undo.
+This script imports only the standard library, because only a process with one thread can enter a user
+namespace, and NumPy starts several threads. It becomes two processes. The *watcher* leaves
+the machine's namespaces and forks the *keeper*, which is process 1 of a process namespace. When
+the caller, the watcher or the keeper ends, the kernel kills every process of the lab. With
+the last process, the network namespaces, their devices and mounts disappear, so there is nothing to clean up.
 
-The caller talks to the keeper over a socket, one JSON object in a line:
+The caller communicates with the keeper over a socket, with one JSON object per line:
 
     {"script": [[namespace, program, lines], …], "namespaces", "settings", "hosts"}  →  {"done": true}
     {"spawn": rank, "run", "command", "environment", "folder", "hostname"} and two descriptors for its
@@ -14,7 +14,7 @@ The caller talks to the keeper over a socket, one JSON object in a line:
     {"signal": number}, for every process of the lab
     {"change": [[namespace, program, lines], …]}, which gets no answer
 
-It says ``{"ready": true, "netem": …}`` first, and ``{"error": sentence}`` when it cannot go on.
+The keeper first sends ``{"ready": true, "netem": …}``, and ``{"error": sentence}`` if it cannot continue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(Exception):
-    """The machine does not allow it; the message is for the user."""
+    """The machine does not allow a lab; the message is for the user."""
 
 
 def _call(name: str, *arguments: int | bytes | None) -> None:
@@ -60,7 +60,7 @@ def _limit(name: str) -> str:
 
 
 def leave_the_machine() -> None:
-    """Enter namespaces of our own: as we are if we may, else as root of a user namespace."""
+    """Enter new namespaces: directly if permitted, otherwise as root of a user namespace."""
     spaces = _NEW_MOUNTS | _NEW_HOSTNAME | _NEW_PROCESSES | _NEW_NETWORK
     try:
         _call("unshare", spaces)
@@ -95,7 +95,7 @@ def _why_refused(error: OSError) -> str:
 
 
 def watch(caller: int, folder: str, control: socket.socket) -> int:
-    """Fork the keeper; wait until it ends or the caller dies, then see to it that all is gone."""
+    """Fork the keeper, wait until it ends or the caller dies, then make sure that all processes are gone."""
     leave_the_machine()
     caller_fd = os.pidfd_open(caller)
     if os.getppid() != caller:
@@ -132,15 +132,16 @@ class Keeper:
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
-        self.ranks: dict[int, dict[str, int]] = {}  # what to say of a process at its end
+        self.ranks: dict[int, dict[str, int]] = {}  # what to report when a process ends
         self.spaces: list[int] = [os.open("/proc/self/ns/net", os.O_RDONLY)]
-        with suppress(OSError):  # some containers forbid it; the old one serves, with other numbers
+        # Some containers forbid it; then the old /proc is used, with other process numbers.
+        with suppress(OSError):
             _call("mount", b"proc", b"/proc", b"proc", 0, None)
-        # What a process asks of /proc/self is what the others must ask of it under its number.
+        # Processes find themselves through /proc/self, others find them through their number.
         self.fds = f"/proc/{Path('/proc/self').readlink()}/fd"
 
     def serve(self) -> None:
-        """Do what the caller asks until it closes the socket."""
+        """Serve the caller's requests until it closes the socket."""
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -198,7 +199,7 @@ class Keeper:
     def _run_script(self, space: int, program: str, lines: list[str]) -> None:
         paths = [f"{self.fds}/{fd}" for fd in self.spaces]
         text = "\n".join(line.format(ns=paths) for line in lines)
-        # Many users' PATH lacks the folders for administrators.
+        # The PATH of many users lacks the directories of administration tools.
         found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if found is None:
             raise Refused(f"there is no command {program}: install iproute2")
@@ -214,7 +215,7 @@ class Keeper:
             raise Refused(f"the kernel refuses '{program} {line}': {what}")
 
     def _has_netem(self) -> bool:
-        """Whether the kernel can delay packets; also the first proof that it can make devices."""
+        """Return whether the kernel can delay packets; also tests whether it can create devices."""
         self._run_script(0, "ip", ["link set lo up", "link add name try0 type veth peer name try1"])
         self._run_script(0, "tc", ["qdisc add dev try0 root tbf rate 1mbit burst 16kb limit 1mb"])
         try:
@@ -257,7 +258,7 @@ class Keeper:
                 os.close(fd)
 
     def _reap(self, options: int = os.WNOHANG) -> None:
-        """Collect the dead, orphans too, which process 1 inherits."""
+        """Reap ended processes, including orphans, which process 1 inherits."""
         while True:
             try:
                 pid, status = os.waitpid(-1, options)

@@ -4,13 +4,13 @@ Nothing here needs privileges or touches the machine: :func:`blueprint` turns a 
 and ``tc``, namespace by namespace.
 
 - A namespace per NPU and per switch. Switches forward like routers do.
-- A cable (a veth pair) per pair of links between the same two nodes, one for each direction; parallel
-  links are parallel cables. The device's egress is shaped to the link's bandwidth at either end. A link
-  without a way back gets a cable whose other direction carries acknowledgements and nothing else,
-  since TCP cannot do without.
-- Two addresses for each cable, one for each end; a third kind for each NPU, on its loopback device, which
+- A cable (a veth pair) for each pair of opposite links between two nodes; parallel
+  links are parallel cables. At either end, the device's egress is shaped to the link's bandwidth. A link
+  without an opposite link gets a cable whose other direction carries only acknowledgements,
+  which TCP needs.
+- Two addresses for each cable, one per end, and one address for each NPU, on its loopback device, which
   the others reach over the routes of :func:`tacos.schedule.routes`.
-- A bridge that joins all NPUs, without limits, for what is not measured: rendezvous and control.
+- A bridge that joins all NPUs, without limits, for traffic that is not measured: rendezvous and control.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ MTU = 9000
 _WIRE_SHARE = 1.012
 """Bytes on the wire per byte of data: headers of 66 bytes in 9,014, and acknowledgements the other way."""
 _ACKNOWLEDGEMENTS = 0.05
-"""Share of a one-way link's rate that its way back gets."""
-_BURST_S = (
-    0.0013  # what may pass at once, in time: more would be a faster link, less needs better timers
-)
-_QUEUE = "8mb"  # long enough that nothing is ever dropped: TCP's windows are shorter
+"""Rate of the reverse direction of a one-way link, as a share of its rate."""
+_BURST_S = 0.0013
+"""Burst in seconds: a larger one makes the link faster, a smaller one needs better timers."""
+_QUEUE = "8mb"  # longer than TCP's windows, so nothing is ever dropped
 _CABLES, _NPUS, _MANAGEMENT = (
     int(IPv4Address(first)) for first in ("10.0.0.0", "10.200.0.1", "10.254.0.1")
 )
@@ -48,11 +47,11 @@ _MOST_NODES = 1000
 _SETTINGS = {
     "ipv4/ip_forward": "1",
     "ipv4/tcp_slow_start_after_idle": "0",
-    "ipv4/tcp_congestion_control": "reno",  # without losses it never slows down, nor does it probe
+    "ipv4/tcp_congestion_control": "reno",  # without losses, it neither slows down nor probes
     "ipv4/tcp_no_metrics_save": "1",
-    "ipv4/conf/all/rp_filter": "0",  # answers may come another way
+    "ipv4/conf/all/rp_filter": "0",  # answers may take another path
     "ipv4/conf/default/rp_filter": "0",
-    "ipv6/conf/all/disable_ipv6": "1",  # its own chatter would use up the rates
+    "ipv6/conf/all/disable_ipv6": "1",  # its background traffic would use bandwidth
     "ipv6/conf/default/disable_ipv6": "1",
 }
 
@@ -67,7 +66,7 @@ class Cable(NamedTuple):
 
 
 def cables(topology: Topology) -> list[Cable]:
-    """The cables that carry a topology's links, each link in exactly one.
+    """Return the cables that carry a topology's links, with each link in exactly one cable.
 
     >>> import tacos
     >>> [tuple(cable) for cable in cables(tacos.topology.ring(3))]
@@ -98,7 +97,7 @@ class Blueprint:
     """
 
     script: list[tuple[int, str, list[str]]]
-    """Lines for ``ip -batch`` or ``tc -batch``, and where to run them; ``{ns[3]}`` is a namespace's path."""
+    """Lines for ``ip -batch`` or ``tc -batch``, with their namespaces; ``{ns[3]}`` is a namespace's path."""
     namespaces: int
     settings: dict[str, str]
     """Values of ``/proc/sys/net``, the same in all namespaces."""
@@ -107,17 +106,17 @@ class Blueprint:
     management: list[str]
     """Address of each NPU on the bridge."""
     reach: list[dict[int, list[str]]]
-    """Per NPU and peer, where its data go: an address for each of the ways there."""
+    """Per NPU and peer, an address for each path to the peer."""
     devices: dict[int, tuple[int, str]]
     """Per link, its source and the device there."""
     aggregators: list[Aggregator]
-    """The switches that add up, those above first; empty where they cannot serve all NPUs."""
+    """The aggregating switches, upper ones first; empty if they cannot serve all NPUs."""
     aggregator: list[str]
-    """Address at which each NPU reaches its one."""
+    """Address at which each NPU reaches its aggregating switch."""
 
 
 class Aggregator(NamedTuple):
-    """A switch that adds up: its node, the NPUs below it, and the address of the one above or an empty text."""
+    """An aggregating switch: its node, the NPUs below it, and the address of the switch above it, or an empty string."""
 
     node: int
     members: list[int]
@@ -125,15 +124,15 @@ class Aggregator(NamedTuple):
 
 
 def blueprint(topology: Topology, *, delays: bool = False, mtu: int = MTU) -> Blueprint:
-    """The lab network of a topology whose rates are those to enforce.
+    """Return the lab network of a topology, with the topology's rates.
 
     Args:
-        topology: With at most 1,000 nodes.
-        delays: Whether the links' latencies are enforced, which takes a kernel with netem.
+        topology: A topology with at most 1,000 nodes.
+        delays: Whether to enforce latencies, which needs a kernel with netem.
         mtu: Largest packet of all cables, in bytes.
 
     Raises:
-        ValueError: Too many nodes.
+        ValueError: The topology has too many nodes.
         InfeasibleError: Two NPUs are not connected.
 
     >>> import tacos
@@ -149,7 +148,7 @@ def blueprint(topology: Topology, *, delays: bool = False, mtu: int = MTU) -> Bl
 
 
 class _Port(NamedTuple):
-    """Where a link leaves one node and enters another."""
+    """The device and addresses of a link."""
 
     device: str
     own: str
@@ -157,7 +156,7 @@ class _Port(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A port of an NPU, and what it is worth to others: the fewer links the better, then the faster."""
+    """A port of an NPU and its rank among the paths of others: fewer links first, then faster ones."""
 
     address: str
     worth: dict[int, tuple[int, int]]
@@ -196,7 +195,7 @@ class _Architect:
         )
 
     def _aggregation(self) -> tuple[list[Aggregator], list[str]]:
-        """Switches that reduce, as a tree of at most two levels above the NPUs."""
+        """Return the switches that reduce, as a tree of at most two levels above the NPUs."""
         npus = self.topology.npus
         able = {npus + i for i, bits in enumerate(self.topology.switch_capabilities) if bits & 2}
         below: dict[int, list[int]] = defaultdict(list)
@@ -223,7 +222,7 @@ class _Architect:
         return [], []
 
     def _lay_cables(self) -> Iterator[str]:
-        """Lines that make the veth pairs; their ends' addresses and rates go to the nodes' lines."""
+        """Yield lines that create the veth pairs; add their addresses and rates to the lines of the nodes."""
         parallel: Counter[frozenset[int]] = Counter()
         for number, cable in enumerate(cables(self.topology)):
             k = parallel[frozenset(cable[:2])]
@@ -243,7 +242,7 @@ class _Architect:
                     self.ports[link] = _Port(device, addresses[end], addresses[1 - end])
 
     def _shape(self, device: str, link: int, there: int) -> Iterator[str]:
-        """Lines that hold a device to its link's rate and delay."""
+        """Yield lines that limit a device to its link's rate and delay."""
         topology = self.topology
         share = 1.0 if link >= 0 else _ACKNOWLEDGEMENTS
         bytes_per_second = float(topology.link_bandwidth_Bps[there if link < 0 else link]) * share
@@ -263,10 +262,10 @@ class _Architect:
             self.ip[npu] += [f"addr add {address}/16 dev management", "link set management up"]
 
     def _route_npus(self) -> None:
-        """Routes to the NPUs' own addresses, just as the package's routes have them.
+        """Add routes to the NPUs' addresses, which are the same as the package's routes.
 
-        A packet's next hop follows from where it goes and, where routes that meet part again, from
-        where it comes from: then rules send the rarer ones to a table with their next hop.
+        A packet's next hop depends on its destination and, if routes meet and separate again, on
+        its source: then rules send the rarer sources to a table with their next hop.
         """
         npus = self.topology.npus
         src, dst = (column.ravel() for column in np.indices((npus, npus)))
@@ -298,10 +297,10 @@ class _Architect:
         return f" src {self.npu[node]}" if node < self.topology.npus else ""
 
     def _route_ports(self) -> dict[int, list[_Way]]:
-        """Routes from NPUs through switches to each port of an NPU, over the fewest links.
+        """Add routes from NPUs through switches to each port of an NPU, over the fewest links.
 
-        So an NPU with several ports has as many addresses that lead there different ways. Returns
-        the ports of each NPU, and what they are to the NPUs that reach them so.
+        So an NPU with several ports has several addresses, each with its own path. Return
+        the ports of each NPU, ranked for the NPUs that reach them.
         """
         into: dict[int, list[int]] = defaultdict(list)
         for link, node in enumerate(self.dst):
@@ -313,7 +312,7 @@ class _Architect:
             for k, port in enumerate(last):
                 worth = {self.src[port]: (0, rate[port])}
                 for node, choices in self._ways_to(self.src[port], into).items():
-                    # Of equally good links, each port of the destination takes the next.
+                    # Ports of the destination take equally good links in turn.
                     link = choices[k % len(choices)]
                     hops, slowest = worth[self.dst[link]]
                     worth[node] = hops - 1, min(slowest, rate[link])
@@ -324,7 +323,7 @@ class _Architect:
         return found
 
     def _ways_to(self, switch: int, into: dict[int, list[int]]) -> dict[int, list[int]]:
-        """The next links of each node that reaches `switch` through switches, nearest first."""
+        """Return the next links of each node that reaches `switch` through switches, nearest first."""
         distance, queue = {switch: 0}, [switch]
         choices: dict[int, list[int]] = {}
         for node in queue:
@@ -339,7 +338,7 @@ class _Architect:
         return {node: sorted(links) for node, links in choices.items()}
 
     def _reach(self, npu: int, ways: dict[int, list[_Way]]) -> dict[int, list[str]]:
-        """Where data for each peer go: over the links to it, else over the best of its ports, else as routed."""
+        """Return the addresses of each peer: over direct links, otherwise its best ports, otherwise its own address."""
         direct: dict[int, list[str]] = defaultdict(list)
         for link, (src, dst) in enumerate(zip(self.src, self.dst, strict=True)):
             if src == npu and dst < self.topology.npus:
@@ -356,7 +355,7 @@ class _Architect:
 
 
 def limit(verb: str, device: str, bytes_per_second: float, mtu: int) -> str:
-    """The line for ``tc`` that holds a device to a rate."""
+    """Return the line for ``tc`` that limits a device to a rate."""
     rate = max(round(8 * bytes_per_second * _WIRE_SHARE), 8000)
     burst = round(min(max(bytes_per_second * _BURST_S, 2 * (mtu + 14)), 65_536))
     return (

@@ -1,8 +1,8 @@
-"""Measures the network between the ranks of a job, with the transport that algorithms will use.
+"""Measure the network between the ranks of a job, with the transport that algorithms will use.
 
-Every pair of ranks is timed alone: small messages there and back for the latency, large ones there and
-a byte back for the bandwidth of each direction. Then messages run at once, to find what they share, see
-:mod:`tacos.runtime.measure.wiring`. Data are few: each message takes milliseconds, all together some seconds.
+Every pair of ranks is measured alone: round trips of small messages for the latency, and large messages with
+a byte in reply for the bandwidth of each direction. Then messages run concurrently, to find shared links, see
+:mod:`tacos.runtime.measure.wiring`. Each message takes milliseconds, all together take some seconds.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def probe(comm: Communicator, *, seconds: float = 10.0) -> Wiring:
 
     Args:
         comm: The ranks, over TCP or MPI.
-        seconds: About how long messages may take in all; many ranks need more.
+        seconds: Approximate total time of all messages; many ranks need more.
 
     Returns:
-        Latency and bandwidth of every pair, what they share, and with ``.topology()`` the network.
+        Latency and bandwidth of every pair, and what they share; ``.topology()`` returns the network.
 
     Raises:
-        ValueError: There is one rank only.
+        ValueError: There is only one rank.
         CommunicationError: A rank failed.
     """
     if comm.size < 2:
@@ -60,7 +60,7 @@ def probe(comm: Communicator, *, seconds: float = 10.0) -> Wiring:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Messages that run at once, and a byte back from each receiver when it has all."""
+    """Messages that run at once, and a byte in reply from each receiver when it has received all."""
 
     there: Algorithm
     back: Algorithm
@@ -78,17 +78,17 @@ class _Meter:
         self._target = np.zeros(0, np.uint8)
 
     def alone(self, a: int, b: int) -> tuple[Pair, Pair]:
-        """Messages there, and messages back."""
+        """Measure messages in both directions."""
         there = self._prepare([(a, b, 1)])
         back = _Messages(there.back, there.there, (b,), 1)
-        # Each round trip takes both ways, which only together have a length.
+        # A round trip measures only the sum of both directions.
         trips = self._run(there, 1, _LATENCY_ROUNDS)
         latency = Spread.of([trip / 2 for trip in trips])
         return self._one_way(there, a, b, latency), self._one_way(back, b, a, latency)
 
     def _one_way(self, messages: _Messages, src: int, dst: int, latency: Spread) -> Pair:
         size = _FIRST_BYTES
-        while True:  # until it is large enough to take its time
+        while True:  # until the message is large enough
             took = min(self._run(messages, size, 2))
             enough = size * self._time / took
             if took > self._time / 4 or size == _LARGEST_BYTES:
@@ -100,14 +100,14 @@ class _Meter:
         return Pair(src, dst, latency, Spread.of(rates))
 
     def together(self, messages: Sequence[Pair]) -> Together:
-        """Messages at the same time, each of a size that takes equally long alone."""
+        """Measure concurrent messages, with sizes that take equally long alone."""
         rows = [
             (p.src, p.dst, min(_LARGEST_BYTES, max(1, round(p.bandwidth_Bps.median * self._time))))
             for p in messages
         ]
         prepared = self._prepare(rows)
         overhead = 2 * max(p.latency_s.median for p in messages)
-        # The quickest: a busy machine is slow now and then, what messages share slows them always.
+        # The fastest round counts: a busy machine is slow at times, but shared links always slow messages down.
         took = min(self._run(prepared, prepared.largest, _ROUNDS - 2)) - overhead
         alone = max(
             size / p.bandwidth_Bps.median for (_, _, size), p in zip(rows, messages, strict=True)
@@ -116,7 +116,7 @@ class _Meter:
         return Together(took / alone, sum(size for _, _, size in rows) / took)
 
     def each(self, messages: Sequence[Pair]) -> list[float]:
-        """How much longer each of some messages takes than alone, all at the same time."""
+        """Return how much longer each of some concurrent messages takes than alone."""
         sizes = [
             min(_LARGEST_BYTES, max(1, round(p.bandwidth_Bps.median * self._time)))
             for p in messages
@@ -141,12 +141,12 @@ class _Meter:
         return _Messages(there, back, senders, max(size for _, _, size in messages))
 
     def _run(self, messages: _Messages, size: int, rounds: int) -> list[float]:
-        """Seconds of each round, of the sender that took longest."""
+        """Return the seconds of each round, for the slowest sender."""
         rows = self._rounds(messages, size, rounds)
         return [max(column) for column in zip(*rows.values(), strict=True)]
 
     def _rounds(self, messages: _Messages, size: int, rounds: int) -> dict[int, list[float]]:
-        """Seconds of each round by sender; the first round is not counted."""
+        """Return the seconds of each round by sender, without the first round."""
         given, got = messages.there.buffer_elements(size)
         if given > len(self._source):
             self._source = np.zeros(given, np.uint8)
@@ -166,7 +166,7 @@ class _Meter:
 
 
 def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
-    """Each message has a thread at both ends, so that none waits for another."""
+    """Return a program in which each message has a thread at both ends, so that none waits for another."""
     ends = [(m[0], True, i) for i, m in enumerate(messages)]
     ends += [(m[1], False, i) for i, m in enumerate(messages)]
     ends.sort()
@@ -203,7 +203,7 @@ def _program(ranks: int, messages: list[tuple[int, int, int]]) -> Program:
 
 
 def _names(comm: Communicator) -> list[str]:
-    """host:local_rank of every rank; counted within each host where launchers do not say it."""
+    """Return host:local_rank of every rank; local ranks are counted if the launcher does not provide them."""
     rows = [json.loads(row) for row in comm.exchange("probe names", json.dumps(here()).encode())]
     names = [f"{host}:{number}" for host, number in rows]
     if len(set(names)) == len(names) and all(number for _, number in rows):
@@ -217,7 +217,7 @@ def _names(comm: Communicator) -> list[str]:
 
 
 def report(wiring: Wiring) -> Iterator[str]:
-    """Lines for people: what every pair does alone, with the spread, and what is shared."""
+    """Yield lines of text: every pair alone, with the spread, and what is shared."""
     width = max(4, *(len(name) for name in wiring.names))
     yield f"{'from':>{width}}    {'to':<{width}}  {'latency (min to max)':<34}  bandwidth (min to max)"
     for pair in wiring.pairs:

@@ -1,17 +1,17 @@
 """Infer the wiring of a network from measurements.
 
-Ranks can time messages between each other, one alone and several at once, and nothing else. Two messages
-that slow each other down share something. Sharing at one end is looked for first:
+Ranks can only measure messages between each other, alone and concurrently. Two messages
+that slow each other down share something. The search begins with sharing at one end:
 
 - If a → c and a → b share, and a → c and b → c share, but a → b and c → b do not, then a → c is relayed by b:
   there is no link from a to c.
-- Messages from a that share, and are not relayed, leave a through one port; so do messages that
-  arrive. What lies between ports is a switch, or a link if it is one port and one port. Where some of
-  them are slower than others, something slow follows the port: they have ports of their own behind it.
-- If messages between different ports of one switch slow each other down, wherever else they come from or
-  go to, these ports have something in common, as the ranks of a host have its NIC. If that holds for all
+- Messages from a that share, and are not relayed, leave a through one port; the same holds for messages that
+  arrive. A switch lies between the ports, or a link if there is one port on each side. If some messages of a port
+  are slower than others, they have further, slower ports behind it.
+- If messages between different ports of one switch slow each other down, whatever their other ends
+  are, these ports share a wire, such as the NIC of a host. If that holds for all
   ports on both sides, the switch has a trunk inside.
-- If, while all ranks send, messages between some ranks are as fast as alone and those to others are not, then the former are in
+- If, while all ranks send, messages between some ranks are as fast as alone and those to others are not, then these ranks are in
   one rack, whose uplink carries less than its ranks.
 """
 
@@ -49,27 +49,27 @@ SHARES = 1.2
 _APART = 1.1
 """Messages share no link if they take less than this many times as long together as alone (chosen)."""
 _ALIKE = 1.35
-"""Bandwidths that differ by less are those of one port."""
+"""Bandwidths that differ by less than this factor belong to one port (chosen)."""
 _LEAST_TRIES, _TRIES = 3, 6
-"""Number of pairs of messages that decide whether two ports share a link of their own."""
+"""Number of pairs of messages that decide whether two ports share a link."""
 _LEAST_RACKED, _FEW_RELAYED, _UNEQUAL = 6, 0.1, 2.0
-"""Racks are looked for among at least this many ranks, if few of their pairs are relayed and all are about equally fast alone."""
+"""Fewest ranks among which racks are searched; also, few pairs may be relayed, and all must be about equally fast alone."""
 _MIXINGS, _FEW_RACKED = 3, 12
-"""How often all pairs send to tell racks; twice as often among few ranks, which meet less often."""
+"""Rounds in which all pairs send, to find racks; twice as many for few ranks, whose messages collide less often."""
 _FIRST_ROUNDS = 6
-"""Rounds of pairs after which a switch that carries everything is known; a third among many ranks."""
+"""Rounds of pairs after which a switch without bottlenecks is recognized; a third of them for many ranks."""
 _NEAR = 1.4
 """Messages inside a rack take less than this many times as long while all ranks send (chosen)."""
 _DENSE = 0.8
-"""Share of the pairs inside a rack that must look so."""
+"""Share of the pairs inside a rack that must be this fast."""
 _STRAY = 0.1
-"""Share of the pairs across racks that may look so."""
+"""Share of the pairs across racks that may be this fast."""
 _FEW = 8
 """Up to this many ranks, all pairs of messages with a common end are measured, one by one."""
 
 
 class Spread(NamedTuple):
-    """Several measurements of one thing."""
+    """Several measurements of one quantity."""
 
     min: float
     median: float
@@ -77,7 +77,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of some values."""
+        """Return the spread of some values."""
         return cls(min(values), float(np.median(values)), max(values))
 
 
@@ -93,35 +93,35 @@ class Pair:
 
 
 class Together(NamedTuple):
-    """Messages at the same time: how much longer than alone they took, and bytes per second in all."""
+    """Concurrent messages: how much longer than alone they took, and the total bytes per second."""
 
     slowdown: float
     bandwidth_Bps: float
 
 
 class Meter(Protocol):
-    """Where measurements come from; all ranks ask for the same ones in the same order."""
+    """The source of measurements; all ranks request the same ones in the same order."""
 
     @property
     def size(self) -> int:
         """The number of ranks."""
 
     def alone(self, a: int, b: int) -> tuple[Pair, Pair]:
-        """Messages there, and messages back."""
+        """Measure messages in both directions."""
 
     def together(self, messages: Sequence[Pair]) -> Together:
-        """Messages at the same time, each of a size that takes equally long alone."""
+        """Measure concurrent messages, with sizes that take equally long alone."""
 
     def each(self, messages: Sequence[Pair]) -> list[float]:
-        """Of messages at the same time, from different ranks: how much longer each takes than alone."""
+        """Return how much longer than alone each of some concurrent messages from different ranks takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where messages of a rank to (or from) some others leave (or arrive).
+    """The port at which messages of a rank to (or from) some others leave (or arrive).
 
-    ``behind`` numbers the ports of a rank that share a further one, next to the rank, and ``behind_Bps``
-    is what that carries.
+    Ports of a rank with the same number ``behind`` share another port, next to the rank, with the bandwidth
+    ``behind_Bps``.
     """
 
     rank: int
@@ -134,14 +134,14 @@ class Port:
 
 
 class Shared(NamedTuple):
-    """Ports of a switch, by their position there, that have a wire in common, and what that carries."""
+    """Ports of a switch, by position, that share a wire, and the bandwidth of the wire."""
 
     ports: tuple[int, ...]
     bandwidth_Bps: float
 
 
 class Rack(NamedTuple):
-    """Ranks whose messages among each other are free, and share a wire to and from all others."""
+    """Ranks whose messages to each other are not limited, and that share a wire to and from all others."""
 
     ranks: tuple[int, ...]
     up_Bps: float
@@ -150,7 +150,7 @@ class Rack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """What lies between some ports; with a trunk if it carries less than they do."""
+    """A switch between ports; with a trunk if it carries less than the ports do."""
 
     ports: tuple[Port, ...]
     trunk_Bps: float | None = None
@@ -167,7 +167,7 @@ class Wiring:
     switches: tuple[Switch, ...] = field(default=())
 
     def topology(self) -> Topology:
-        """The network as a topology: links, ports and trunks that were found."""
+        """Return the network as a topology of the links, ports and trunks that were found."""
         ranks = len(self.names)
         names, rows = list(self.names), []
         links = {(p.src, p.dst): p for p in self.pairs}
@@ -178,7 +178,7 @@ class Wiring:
             return len(names) - 1
 
         def end(port: Port) -> int:
-            """The node at which a port is: its rank, or what it shares with others."""
+            """Return the node of a port: its rank, or the port that it shares with others."""
             if port.behind is None:
                 return port.rank
             key = (port.rank, port.out, port.behind)
@@ -221,7 +221,7 @@ class Wiring:
         try:
             return topologies.from_links(ranks, rounded, switches=len(names) - ranks, names=names)
         except ValueError:
-            # On a busy machine pairs may look relayed in a circle: then each has a link of its own.
+            # On a busy machine, pairs may seem relayed in a cycle: then each gets its own link.
             direct = [
                 (p.src, p.dst, _short(p.bandwidth_Bps.median), _short(p.latency_s.median))
                 for p in self.pairs
@@ -229,7 +229,7 @@ class Wiring:
             return topologies.from_links(ranks, direct, names=list(self.names))
 
     def to_json(self) -> dict[str, Any]:
-        """The measurements and what was found, as plain values."""
+        """Return the measurements and results as plain values."""
         spread = {"latency_s": Spread._asdict, "bandwidth_Bps": Spread._asdict}
         return {
             "names": list(self.names),
@@ -251,11 +251,11 @@ def _plain(pair: Pair) -> dict[str, Any]:
 
 
 def find_wiring(meter: Meter, names: Sequence[str]) -> Wiring:
-    """Measure a network and find out how it is wired.
+    """Measure a network and infer its wiring.
 
     Args:
-        meter: Where measurements come from.
-        names: Of the ranks.
+        meter: The source of measurements.
+        names: Names of the ranks.
     """
     ranks = range(meter.size)
     pairs: dict[tuple[int, int], Pair] = {}
@@ -292,7 +292,7 @@ def find_wiring(meter: Meter, names: Sequence[str]) -> Wiring:
 
 
 class _End:
-    """Which of the messages that begin, or end, at a rank share something there."""
+    """Finds which messages from (or to) a rank share something there."""
 
     def __init__(self, meter: Meter, pairs: list[Pair], *, out: bool) -> None:
         self._peer: Callable[[Pair], int] = (lambda p: p.dst) if out else (lambda p: p.src)
@@ -314,23 +314,23 @@ class _End:
                 )
         self._shared = {two for two, found in self._found.items() if found.slowdown > SHARES}
         if not self._shared and self.total.slowdown > _ALIKE:
-            # All together are too much for what any two may use.
+            # All together exceed what any two of them may use.
             peers = [self._peer(pair) for pair in pairs]
             self._shared = {frozenset(two) for two in itertools.combinations(peers, 2)}
 
     def share(self, one: int, other: int) -> bool:
-        """Whether the messages to, or from, these two slow each other down."""
+        """Return whether the messages to (or from) these two slow each other down."""
         return frozenset((one, other)) in self._shared
 
     def apart(self, one: int, other: int) -> bool:
-        """Whether they certainly do not; between the two it is unknown."""
+        """Return whether they certainly do not; if neither holds, it is unknown."""
         two = frozenset((one, other))
         return two not in self._shared and (
             two not in self._found or self._found[two].slowdown < _APART
         )
 
     def ports(self, pairs: list[Pair]) -> list[Port]:
-        """The ports that these messages take."""
+        """Return the ports of these messages."""
         rate = {self._peer(pair): pair.bandwidth_Bps.median for pair in pairs}
         shared = [two for two in self._shared if two <= rate.keys()]
         alike = [
@@ -362,7 +362,7 @@ class _End:
     def _carried(
         self, peers: list[int], rate: dict[int, float], *, everything: bool = False
     ) -> float:
-        """The most that was seen on the way to, or from, these peers."""
+        """Return the largest bandwidth that was measured to (or from) these peers."""
         rates = [rate[peer] for peer in peers]
         rates += [
             self._found[two].bandwidth_Bps
@@ -375,7 +375,7 @@ class _End:
 
 
 def _joined(ports: list[Port]) -> list[list[Port]]:
-    """The ports that messages go between, switch by switch."""
+    """Group ports by the switch that joins them."""
     at = {(port.rank, port.out, peer): i for i, port in enumerate(ports) for peer in port.peers}
     edges = [
         frozenset((i, at[peer, False, port.rank]))
@@ -387,7 +387,7 @@ def _joined(ports: list[Port]) -> list[list[Port]]:
 
 
 def _components(nodes: Iterable[int], edges: Iterable[frozenset[int]]) -> list[list[int]]:
-    """Connected components, each sorted, by their lowest node."""
+    """Return connected components, each sorted, in the order of their lowest nodes."""
     root = {node: node for node in nodes}
 
     def find(node: int) -> int:
@@ -405,17 +405,17 @@ def _components(nodes: Iterable[int], edges: Iterable[frozenset[int]]) -> list[l
 
 
 def _find_racks(meter: Meter, pairs: dict[tuple[int, int], Pair]) -> list[Rack]:
-    """Ranks in racks, if messages across racks are slow while many ranks send, and those inside are not.
+    """Find racks: messages across racks are slow while many ranks send, and messages inside are not.
 
-    Ranks are paired at random, every pair several times, and one rank of each pair sends. So the racks' wires are loaded
-    whatever the ranks' order is, and no rank waits for a message but its own.
+    Ranks are paired at random, every pair several times, and one rank of each pair sends. This loads the racks' wires
+    for any order of ranks, and no rank waits for another rank's message.
     """
     ranks = list(range(meter.size))
     n = len(ranks)
     rates = [pair.bandwidth_Bps.median for pair in pairs.values()]
     relayed = sum(pair.relayed_by is not None for pair in pairs.values())
     slow_rate, fast_rate = np.quantile(rates, [0.1, 0.9])
-    # Where pairs differ alone, or ranks relay, ports say more than messages at once.
+    # If pairs differ alone, or ranks relay, ports are more informative than concurrent messages.
     if n < _LEAST_RACKED or relayed > _FEW_RELAYED * len(pairs) or fast_rate > _UNEQUAL * slow_rate:
         return []
     random = Random(n)
@@ -432,15 +432,15 @@ def _find_racks(meter: Meter, pairs: dict[tuple[int, int], Pair]) -> list[Rack]:
             found = meter.each([pairs[pair] for pair in ends])
             for pair, value in zip(ends, found, strict=True):
                 slow.setdefault(frozenset(pair), []).append(value)
-        # A switch that carries everything shows it soon, and needs no more messages.
+        # A switch without bottlenecks is recognized soon.
         if (
             number == (_FIRST_ROUNDS if few else _FIRST_ROUNDS // 3)
             and max(max(some) for some in slow.values()) <= SHARES
         ):
             return []
-    # Messages across racks may meet no others by chance, and those inside may meet noise: one value may differ.
+    # A message across racks may meet no other by chance, and one inside may meet noise, so one value may differ.
     near = {pair for pair, some in slow.items() if sorted(some)[-2] < _NEAR}
-    # Chance and noise make some pairs wrong: ranks whose near ranks are mostly the same are in one rack.
+    # Chance and noise make some pairs wrong, so ranks with mostly the same near ranks are put into one rack.
     around = {a: {b for b in ranks if a == b or frozenset((a, b)) in near} for a in ranks}
     alike = [
         frozenset((a, b))
@@ -469,7 +469,7 @@ def _uplink(
     *,
     out: bool,
 ) -> float:
-    """Bytes per second between a rack and all others, whose ranks take turns rack by rack."""
+    """Measure the bytes per second between a rack and all others, whose ranks are taken rack by rack in turn."""
     columns = itertools.zip_longest(*(other for other in parts if other is not part))
     others = [rank for column in columns for rank in column if rank is not None]
     ends = list(zip(part, others, strict=False))
@@ -478,7 +478,7 @@ def _uplink(
 
 
 def _racked(racks: list[Rack], pairs: dict[tuple[int, int], Pair], ranks: range) -> Switch:
-    """One port each way for every rank, and the racks."""
+    """Return a switch with one port per rank and direction, and the racks."""
     ports = []
     for out in (True, False):
         for rank in ranks:
@@ -491,7 +491,7 @@ def _racked(racks: list[Rack], pairs: dict[tuple[int, int], Pair], ranks: range)
 
 
 def _rounds_of_pairs(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """Rounds in which ranks meet in pairs, every two once; with an odd number of ranks, one rests.
+    """Yield rounds of pairs in which every two ranks meet once; with an odd number of ranks, one pauses.
 
     >>> [sorted(map(sorted, pairs)) for pairs in _rounds_of_pairs([0, 1, 2, 3])]
     [[[0, 3], [1, 2]], [[0, 2], [1, 3]], [[0, 1], [2, 3]]]
@@ -505,14 +505,14 @@ def _rounds_of_pairs(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
 
 
 class _Crossing:
-    """What the ports between which messages go have in common."""
+    """Finds what the ports of one switch share."""
 
     def __init__(self, meter: Meter, ports: list[Port], pairs: dict[tuple[int, int], Pair]) -> None:
         self._meter, self._ports, self._pairs = meter, ports, pairs
         self._at = {(p.rank, p.out, peer): i for i, p in enumerate(ports) for peer in p.peers}
 
     def switch(self) -> Switch:
-        """The switch between the ports, after sending messages between all of them at once."""
+        """Send messages between all ports at once, and return the switch between them."""
         ports = self._ports
         messages = self._apart([i for i, port in enumerate(ports) if port.out])
         if len(messages) < 2:
@@ -536,7 +536,7 @@ class _Crossing:
         return Switch(tuple(ports), trunk, tuple(shared))
 
     def _groups(self, *, out: bool) -> list[list[int]]:
-        """The ports of one side, those together that share a wire."""
+        """Group the ports of one side that share a wire."""
         groups: list[list[int]] = []
         for i, port in enumerate(self._ports):
             if port.out != out:
@@ -549,7 +549,7 @@ class _Crossing:
         return groups
 
     def _share(self, one: int, other: int) -> bool:
-        """Whether messages through two ports slow each other down, whatever their other ends are."""
+        """Return whether messages through two ports slow each other down, whatever their other ends are."""
         ports = self._ports
         ends = [
             (a, b)
@@ -557,7 +557,7 @@ class _Crossing:
             for b in ports[other].peers
             if a != b and a != ports[other].rank and b != ports[one].rank
         ]
-        # Ranks of one host have neighbouring numbers, as a rule: those far apart come first.
+        # Ranks of one host usually have neighbouring numbers, so ranks that are far apart come first.
         ends.sort(key=lambda two: -abs(two[0] - two[1]))
         tries = min(max(len(ends), _LEAST_TRIES), _TRIES)
         return bool(ends) and all(
@@ -566,7 +566,7 @@ class _Crossing:
         )
 
     def _apart(self, group: list[int]) -> list[Pair]:
-        """A message through each of some ports, with different other ends."""
+        """Return a message through each of some ports, with different other ends."""
         free = [port.rank for port in self._ports if port.out != self._ports[group[0]].out]
         chosen: list[Pair] = []
         for i in group:
@@ -583,7 +583,7 @@ class _Crossing:
         return self._pairs[(rank, peer) if self._ports[port].out else (peer, rank)]
 
     def _load(self, shared: Shared, messages: list[Pair]) -> float:
-        """How many times longer some messages take for what ports share."""
+        """Return the slowdown of some messages by what their ports share."""
         used = [
             m.bandwidth_Bps.median
             for m in messages

@@ -1,8 +1,8 @@
 """How the ranks of a job find each other: an all-gather of small byte strings.
 
-A rendezvous has ``rank``, ``size``, ``exchange(name, value)`` and ``close()``. It is used when ranks meet
-and prepare algorithms, never while data move. While it waits it asks ``while_waiting()`` now and then whether
-there is any use: a rank that moves data will not come.
+A rendezvous has ``rank``, ``size``, ``exchange(name, value)`` and ``close()``. It is used when ranks connect
+and prepare algorithms, never while data move. While it waits, it calls ``while_waiting()`` from time to time to find out
+whether waiting is useless, because a rank moves data instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Rendezvous", "StoreRendezvous", "TcpRendezvous", "from_environment",
 
 
 class Rendezvous(Protocol):
-    """What a communicator needs to meet its peers."""
+    """The interface with which a communicator finds its peers."""
 
     while_waiting: Callable[[], str]
-    """Return why a wait cannot succeed, or nothing; it may raise."""
+    """Returns why waiting cannot succeed, or an empty string; it may raise."""
 
     @property
     def rank(self) -> int:
@@ -34,7 +34,7 @@ class Rendezvous(Protocol):
         """The number of ranks."""
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """Give a value and get those of all ranks, in their order; all ranks use the same names."""
+        """Exchange a value and return those of all ranks, in rank order; all ranks use the same names."""
 
     def close(self) -> None:
-        """Let the peers go."""
+        """Close the connections to the peers."""

@@ -51,7 +51,7 @@ def resolve(host: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
     ('::1', 80)
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # Hosts with both families are reached over IPv4, as before they had IPv6.
+    # Hosts with both families are reached over IPv4.
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     return family, address
 
@@ -96,7 +96,7 @@ def is_interface(name: str) -> bool:
 
 
 def interface_address(name: str) -> str:
-    """Return the IPv4 address of an interface, else a global IPv6 address, else an empty text.
+    """Return the IPv4 address of an interface, otherwise a global IPv6 address, otherwise an empty string.
 
     >>> interface_address("lo")
     '127.0.0.1'
@@ -120,10 +120,10 @@ def listening(host: str, port: int = 0) -> socket.socket:
     """Return a TCP socket that listens at an address of this machine; an empty host means all addresses.
 
     Raises:
-        OSError: The address is not one of this machine, or the port is taken.
+        OSError: The address does not belong to this machine, or the port is in use.
     """
     if not host and socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be switched off, though the kernel knows it
+        with contextlib.suppress(OSError):  # IPv6 may be disabled although the kernel supports it
             return _listening(socket.AF_INET6, ("::", port), both=True)
     return _listening(*(resolve(host, port) if host else (socket.AF_INET, ("", port))))
 
@@ -144,9 +144,9 @@ def _listening(family: socket.AddressFamily, address: Any, *, both: bool = False
 
 @functools.cache
 def machine() -> str:
-    """Return a text that processes share which can talk over Unix sockets and see each other's user id.
+    """Return a text that is equal for processes that can use Unix sockets and see each other's user id.
 
-    Empty where that cannot be told.
+    It is empty if that cannot be determined.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

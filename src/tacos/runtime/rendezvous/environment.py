@@ -27,23 +27,23 @@ __all__ = ["from_environment", "in_job"]
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SLURM_NO_STEP = 0xFFFFFFF0
-"""From here on, Slurm's numbers of steps are those of batch shells and other special steps."""
+"""Slurm's step numbers from here on belong to batch shells and other special steps."""
 
 
 def from_environment(
     environ: Mapping[str, str] | None = None, *, timeout: float = 300.0
 ) -> Rendezvous:
-    """The rendezvous of the job that this process is part of.
+    """Return the rendezvous of this process's job.
 
-    Looked at, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
+    It reads, in this order: ``TACOS_RANK``, ``TACOS_WORLD_SIZE`` and ``TACOS_RENDEZVOUS=host:port`` (``tacos
     run``, ``tacos lab``); torchrun's ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``; the variables of
-    Open MPI and MPICH; those of a step of Slurm, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
-    any of them the process is a job of one rank. ``TACOS_TOKEN`` is the secret of the job. Under Slurm, ranks without it share a
+    Open MPI and MPICH; and those of a Slurm step, ``SLURM_PROCID``, ``SLURM_NTASKS`` and ``SLURM_STEP_ID``. Without
+    any of them, the process is a job of one rank. ``TACOS_TOKEN`` is the secret of the job. Without it, ranks under Slurm share a
     secret in a file that only their user can read.
 
     Raises:
         ValueError: A variable is missing or not a number.
-        TimeoutError: Some ranks did not come.
+        TimeoutError: Some ranks did not connect.
 
     >>> from_environment({}).size
     1
@@ -90,7 +90,7 @@ def from_environment(
 def _of_slurm(env: Mapping[str, str], step: str, token: str, timeout: float) -> TcpRendezvous:
     rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
-    # Steps of a job run beside each other. The port is no secret, only the token is.
+    # Steps of a job run concurrently, so each has its own port. The port is not a secret, the token is.
     place = 20000 + int(hashlib.sha256(step.encode()).hexdigest(), 16) % 20000
     host = _first_host(nodes)
     if token or size == 1:
@@ -159,7 +159,7 @@ def shared_secret(file: Path) -> str:
 
 
 def in_job(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a launcher has started this process as one of the ranks of a job.
+    """Return whether a launcher has started this process as a rank of a job.
 
     >>> in_job({"TACOS_RANK": "0"}), in_job({})
     (True, False)
@@ -171,10 +171,10 @@ def in_job(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def _slurm_step(env: Mapping[str, str]) -> str | None:
-    """The step of a Slurm job that this process is a task of, unless MPI's launcher has started it.
+    """Return the Slurm step of which this process is a task, unless MPI's launcher has started it.
 
-    The shell of sbatch has a rank but is not a task. srun may speak PMI, then both count the ranks alike; below
-    MPI's own launcher, Slurm's numbers are those of the launcher's helpers.
+    The shell of sbatch has a rank but is not a task. If srun uses PMI, both number the ranks in the same way. Below
+    MPI's own launcher, Slurm's numbers belong to the launcher's helpers.
 
     >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})
     >>> _slurm_step({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"})
@@ -192,7 +192,7 @@ def _slurm_step(env: Mapping[str, str]) -> str | None:
 
 
 def _first_host(nodes: str) -> str:
-    """The first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
+    """Return the first host of Slurm's compressed list: ``gpu[007-010,12],login`` begins with gpu007."""
     found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", nodes)
     if found is None:
         raise ValueError(f"the node list is {nodes!r}; it must begin with a host")

@@ -1,11 +1,11 @@
 """Connections between processes that prove to each other that they know a secret.
 
-The listener sends a random challenge. The dialing process answers with one of its own, what it has to say, and a digest of
-all that under the secret; the listener replies with another digest. The secret is never sent, and what was recorded of one handshake
-does not serve for another. Between processes of one machine, both also check the peer's user id.
+The listener sends a random challenge. The connecting process answers with its own challenge, its message, and a keyed digest
+of all of this; the listener replies with another digest. The secret is never sent, and a recorded handshake
+cannot be replayed. Between processes of one machine, both also check the peer's user id.
 
-A thread accepts connections all the time, so that no queue of the kernel fills up between preparations. Silent connections are
-closed after some seconds, or sooner when there are many; they delay nothing.
+A thread accepts connections continuously, so that no queue of the kernel fills up between preparations. Silent connections are
+closed after some seconds, or sooner if there are many. They do not delay other connections.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _NONCE = 16
 _PROOF = 32
 """Bytes of a digest, SHA-256."""
 _PATIENCE_S = 10.0
-"""For the answer to a challenge, which a rank sends as soon as it has it."""
+"""Seconds for the answer to a challenge, which a rank sends immediately."""
 _PENDING = 512
 """Most connections without an answer, and at most an eighth of the descriptors; one more closes the oldest."""
 _BATCH = 64
-"""Connections that are accepted before others are heard."""
+"""Connections that are accepted in a row before answers are read."""
 _REFUSAL = bytes(_PROOF)
-"""Sent instead of a proof: the other end has answered, but wrongly. A connection that is only closed may be dialed again."""
+"""Sent instead of a proof if the other end has answered wrongly. If a connection is just closed, the peer may retry."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 _NO_MEMORY = (errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S = 0.05
-"""After an accept that failed for want of descriptors or memory: the kernel would report the same again at once."""
+"""Seconds to wait after an accept failed for lack of descriptors or memory, since the kernel would report it again at once."""
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -80,7 +80,7 @@ class Acceptor:
     Args:
         listeners: Sockets that listen. They are closed with the acceptor.
         key: The secret.
-        length: Bytes that a dialing process has to say, the same for all.
+        length: Length of the message of a connecting process in bytes, equal for all.
 
     >>> listener = socket.create_server(("127.0.0.1", 0))
     >>> with Acceptor([listener], b"secret", 5) as acceptor:
@@ -138,7 +138,7 @@ class Acceptor:
     def close(self) -> None:
         """Close the listeners and all connections that nothing has asked for."""
         self._closed = True
-        if os.getpid() == self._process:  # a fork has the sockets too, but not the thread
+        if os.getpid() == self._process:  # a forked process has the sockets but not the thread
             for listener in self._listeners:
                 with contextlib.suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -172,7 +172,7 @@ class Acceptor:
                 self._drop(one)
 
     def _accept(self, listener: socket.socket) -> bool:
-        """Accept a connection; false if there was none."""
+        """Accept a connection; return False if there was none."""
         try:
             connection, _ = listener.accept()
         except OSError as error:
@@ -180,7 +180,7 @@ class Acceptor:
                 self._make_room()
             elif error.errno in _NO_MEMORY:
                 time.sleep(_PAUSE_S)
-            return False  # none, or the other end has gone again
+            return False  # none, or the other end has closed it again
         if not _same_user(connection):
             connection.close()
             return True
@@ -190,12 +190,12 @@ class Acceptor:
         with contextlib.suppress(OSError):
             connection.send(_MAGIC + pending.challenge)
         if len(self._pending) > self._most:
-            # Ranks answer at once, so it is hardly one of them that has been silent for longest.
+            # Ranks answer at once, so the connection that was silent longest is unlikely to be a rank.
             self._drop(next(iter(self._pending)))
         return True
 
     def _make_room(self) -> None:
-        """Close silent connections; if there are none, say what the matter is."""
+        """Close silent connections; if there are none, record the error."""
         if self._pending:
             self._drop(next(iter(self._pending)))
             return
@@ -229,7 +229,7 @@ class Acceptor:
         del self._pending[pending.connection]
         try:
             pending.connection.send(_digest(self._key, b"accept", content))
-        except OSError:  # it has gone again
+        except OSError:  # it has closed the connection
             pending.connection.close()
             return
         self._accepted.put(Accepted(pending.connection, content[2 * _NONCE :]))
@@ -241,17 +241,17 @@ class Acceptor:
 
 
 def dial(connection: socket.socket, key: bytes, words: bytes, deadline: float) -> None:
-    """Make the handshake on a connected socket, as the process that has connected.
+    """Make the handshake on a connected socket, as the connecting process.
 
     Args:
         connection: The socket; it is left blocking, without a timeout.
         key: The secret.
-        words: What to say to the listener.
+        words: The message to the listener.
         deadline: When to give up, by ``time.monotonic()``.
 
     Raises:
         Refused: The other end does not know the secret, or belongs to another user.
-        ConnectionError: The other end closed the connection, as it does when too many wait.
+        ConnectionError: The other end closed the connection, as it does if too many are pending.
         OSError: Another error of the network, or the deadline has passed.
     """
     if not _same_user(connection):
@@ -278,7 +278,7 @@ def exhausted(doing: str) -> str:
 
 
 def _same_user(connection: socket.socket) -> bool:
-    """Whether the other end of a Unix socket belongs to the user of this process; true of all other sockets."""
+    """Return whether the other end of a Unix socket belongs to the same user; True for all other sockets."""
     if connection.family != socket.AF_UNIX:
         return True
     try:

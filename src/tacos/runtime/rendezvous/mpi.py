@@ -1,4 +1,4 @@
-"""Ranks that meet through MPI; needs mpi4py when it is used."""
+"""A rendezvous through MPI; needs mpi4py when it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TO_ROOT, _FROM_ROOT = 2, 3  # tags
 
 
 class MpiRendezvous:
-    """Ranks meet through MPI.
+    """A rendezvous through MPI.
 
     Args:
         communicator: An mpi4py communicator that nothing else uses. Default: a duplicate of the world.
@@ -41,7 +41,7 @@ class MpiRendezvous:
         self.size: int = communicator.Get_size()
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all ranks, in their order."""
+        """Return the values of all ranks, in rank order."""
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
             sent = self.communicator.isend((name, value), 0, _TO_ROOT)
@@ -80,7 +80,7 @@ class MpiRendezvous:
         return [values[rank] for rank in range(self.size)]
 
     def _reply(self, answer: tuple[list[bytes], str], deadline: float) -> None:
-        """Tell all ranks, also those that may come late, as far as they listen."""
+        """Send the answer to all ranks that receive it in time, including late ones."""
         left = [self.communicator.isend(answer, r, _FROM_ROOT) for r in range(1, self.size)]
         rounds = 0
         while left and time.monotonic() < deadline + 1.0:
@@ -89,7 +89,7 @@ class MpiRendezvous:
             pause(rounds)
 
     def _await(self, source: int | None, tag: int, deadline: float) -> tuple[int, Any] | None:
-        """The next message, with its sender; None if none comes in time."""
+        """Return the next message and its sender; None on timeout."""
         from mpi4py import MPI
 
         status, rounds, doubt = MPI.Status(), 0, Doubt()
@@ -106,4 +106,4 @@ class MpiRendezvous:
             doubt.hear(self.while_waiting())
 
     def close(self) -> None:
-        """Let the peers go; MPI itself ends with the process."""
+        """Do nothing: MPI ends with the process."""

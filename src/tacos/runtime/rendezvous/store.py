@@ -1,4 +1,4 @@
-"""Ranks that meet at a key-value store, such as the one that torch.distributed makes for a job."""
+"""A rendezvous through a key-value store, such as the one that torch.distributed makes for a job."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["StoreRendezvous"]
 
 _LOOK_S = 0.5
-"""How long a rank waits for the store before it looks around."""
+"""Seconds that a rank waits for the store before it checks for failures."""
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.1
-"""Between two questions to the store."""
+"""Seconds between two queries of the store."""
 _PIECE = 4 << 20
-"""Stores refuse values of more than a few megabytes."""
+"""Largest piece of a value in bytes; stores refuse values of more than a few megabytes."""
 
 
 class StoreRendezvous:
-    """Ranks meet at a store: rank 0 collects and hands out, so that the work is O(ranks).
+    """A rendezvous through a store: rank 0 collects and distributes the values, so the work is O(ranks).
 
     Args:
-        store: What all ranks see, with ``set(key, bytes)``, ``get(key)`` and ``check(keys)``.
+        store: A store that all ranks share, with ``set(key, bytes)``, ``get(key)`` and ``check(keys)``.
         rank: This process's number.
         size: The number of ranks.
         prefix: Prefix of the keys, for jobs that share a store.
@@ -51,16 +51,16 @@ class StoreRendezvous:
     def of_torchrun(
         cls, rank: int, size: int, *, restarts: str = "0", timeout: float = 300.0
     ) -> StoreRendezvous:
-        """At the store that torchrun's variables name; all ranks must come equally often."""
+        """Use the store that torchrun's variables name; all ranks must call this equally often."""
         store, meetings = _store_of_job(rank, size, timeout)
         return cls(store, rank, size, f"tacos/{restarts}/{next(meetings)}", timeout=timeout)
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all ranks, in their order.
+        """Return the values of all ranks, in rank order.
 
         Raises:
-            TimeoutError: Some ranks did not come; the message names them.
-            CommunicationError: Others exchange something else, or the store is lost.
+            TimeoutError: Some ranks did not take part; the message names them.
+            CommunicationError: Other ranks exchange something else, or the store is lost.
         """
         if self.size == 1:
             return [value]
@@ -71,7 +71,7 @@ class StoreRendezvous:
         try:
             self._put(keys[self.rank], _packed([name.encode(), value]))
             if self.rank:
-                # A little longer than rank 0, which knows which ranks are missing.
+                # Wait a little longer than rank 0, which knows the missing ranks.
                 self._wait(name, [f"{key}/all"], keys, deadline + 1.0)
                 failure, *values = _unpacked(self._take(f"{key}/all"))
                 if failure:
@@ -90,7 +90,7 @@ class StoreRendezvous:
         return values
 
     def close(self) -> None:
-        """Nothing to do: the store belongs to the job."""
+        """Do nothing: the store belongs to the job."""
 
     def _gathered(self, name: str, keys: list[str], deadline: float) -> list[bytes]:
         self._wait(name, keys, keys, deadline)
@@ -106,7 +106,7 @@ class StoreRendezvous:
         return values
 
     def _put(self, key: str, value: bytes) -> None:
-        """Store a value in pieces, which stores limit, and then how many there are."""
+        """Store a value in pieces of limited size, then their number."""
         pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
         for i, piece in enumerate(pieces[1:], 1):
             self.store.set(f"{key}/{i}", piece)
@@ -118,7 +118,7 @@ class StoreRendezvous:
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
-        # Not by store.wait: whenever its time is over, torch logs two warnings.
+        # Not by store.wait: torch logs two warnings whenever it times out.
         doubt, pause = Doubt(), _SHORTEST_PAUSE_S
         patience = Patience(name)
         look = time.monotonic() + _LOOK_S
@@ -142,7 +142,7 @@ class StoreRendezvous:
 
 @functools.cache
 def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Any, itertools.count[int]]:
-    """The job's store, which a process can open only once, and a number for each use of it."""
+    """Return the job's store, which a process can open only once, and a counter of its uses."""
     try:
         from torch.distributed import rendezvous
     except ImportError:
@@ -160,7 +160,7 @@ def _packed(values: list[bytes]) -> bytes:
 
 
 def _unpacked(packed: bytes) -> list[bytes]:
-    """The values of :func:`_packed`.
+    """Return the values that :func:`_packed` has joined.
 
     >>> _unpacked(_packed([b"a", b"", b"bc;"]))
     [b'a', b'', b'bc;']

@@ -1,4 +1,4 @@
-"""Ranks that meet at rank 0, over TCP."""
+"""A rendezvous at rank 0, over TCP."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _HEAD = struct.Struct("!4sIII")
 _MAGIC, _FAILURE = b"tcs1", b"tcs!"
 _HELLO = struct.Struct("!II")  # rank and number of ranks
 _LARGEST = 1 << 28
-"""Bytes of a rank's value."""
+"""Most bytes of a rank's value."""
 _LONGEST_NAME = 1 << 12
 _REFUSED_S = 1.0
-"""How long a rank dials again after a wrong token: another job may have listened there."""
+"""Seconds for which a rank retries after a wrong token, since another job may have listened there."""
 _STALE_S = 90.0
-"""The same where the token is in a file: network file systems show what a file held before for up to a minute."""
+"""The same if the token is in a file: network file systems may show old contents for up to a minute."""
 _LOOK_S = 0.5
-"""How long a rank waits for others before it looks around."""
+"""Seconds that a rank waits for others before it checks for failures."""
 
 
 class TcpRendezvous:
-    """Ranks meet at rank 0, which listens at an address that all know.
+    """A rendezvous at rank 0, which listens at a known address.
 
     Args:
         rank: This process's number.
         size: The number of ranks.
-        host: Where rank 0 is.
-        port: Where rank 0 listens.
+        host: Host of rank 0.
+        port: Port at which rank 0 listens.
         timeout: Seconds to wait for the others.
-        listener: The socket that rank 0 listens on, if the caller has one already.
-        token: A text that only the ranks of this job know, so that no other process is taken for one; or a function
-            that returns it, called whenever this rank dials.
+        listener: The socket that rank 0 listens on, if the caller has one.
+        token: A secret that only the ranks of this job know; or a function
+            that returns it, called whenever this rank connects.
 
     Attributes:
-        secret: The token with which the ranks have met; a job of one rank needs none.
+        secret: The token with which the ranks connected; a job of one rank needs none.
 
     Raises:
-        TimeoutError: Some ranks did not come; the message names them.
+        TimeoutError: Some ranks did not connect; the message names them.
 
     >>> alone = TcpRendezvous(0, 1, "127.0.0.1", 0)
     >>> alone.exchange("greeting", b"hello")
@@ -93,12 +93,12 @@ class TcpRendezvous:
             self._peers[0] = self._arrive(host, port)
 
     def exchange(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all ranks, in their order."""
+        """Return the values of all ranks, in rank order."""
         if self.size == 1:
             return [value]
         deadline = time.monotonic() + self._timeout
         if self.rank != 0:
-            deadline += 1.0  # rank 0 knows which ranks are missing
+            deadline += 1.0  # wait longer than rank 0, which knows the missing ranks
             _send(self._peers[0], name, [value], deadline)
             with selectors.DefaultSelector() as selector:
                 selector.register(self._peers[0], selectors.EVENT_READ)
@@ -140,7 +140,7 @@ class TcpRendezvous:
         deadline: float,
         report: Callable[[], object] = bool,
     ) -> list[Any]:
-        """The connections on which something has come; none when the time is over."""
+        """Return the connections with input; none on timeout."""
         doubt = Doubt()
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -181,7 +181,7 @@ class TcpRendezvous:
                 refused = f"; {why}"
 
     def _arrive(self, host: str, port: int) -> socket.socket:
-        """Connect to rank 0, which may still have to start; another job may listen there meanwhile."""
+        """Connect to rank 0, which may not have started yet; another job may listen there meanwhile."""
         deadline = time.monotonic() + self._timeout
         pause, refused = 0.01, Doubt(self._doubt_s)
         while True:
@@ -238,7 +238,7 @@ class TcpRendezvous:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket at that address or, where it is not one of this machine's own, at all of them."""
+    """Return a socket that listens at that address or, if it does not belong to this machine, at all addresses."""
     try:
         try:
             return listening(host, port)
@@ -260,7 +260,7 @@ def _send(
     connection.settimeout(max(0.001, deadline - time.monotonic()))
     label = name.encode()
     lengths = struct.pack(f"!{len(values)}I", *map(len, values))
-    with contextlib.suppress(OSError):  # reading next, we hear what happened
+    with contextlib.suppress(OSError):  # the next read reports the error
         connection.sendall(
             b"".join([_HEAD.pack(magic, len(label), len(values), 0), label, lengths, *values])
         )

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_S", "Doubt", "Patience", "named", "pause"]
 
 LONGEST_S = 2e6
-"""Sockets cannot wait longer: their milliseconds have 31 bits."""
+"""Longest wait of a socket in seconds: its milliseconds have 31 bits."""
 
 
 class Doubt:
-    """Whether to go on waiting for ranks that another channel reports as failed.
+    """Decides whether to keep waiting for ranks that another channel reports as failed.
 
-    What they have sent before may still be on its way, so a reason not to wait has to last.
+    Their earlier messages may still be in flight, so the wait ends only if the report persists.
 
     >>> doubt = Doubt(patience=0.0)
     >>> doubt.hear("")
@@ -35,7 +35,7 @@ class Doubt:
         self._since: float | None = None
 
     def hear(self, why: str) -> None:
-        """Take note of a reason, or of none; raises CommunicationError when it has lasted."""
+        """Record a reason, or an empty string; raise CommunicationError if a reason has persisted."""
         now = time.monotonic()
         if not why:
             self._since = None
@@ -47,7 +47,7 @@ class Doubt:
 
 
 class Patience:
-    """Says at growing intervals which ranks others wait for: after 30 s, 60 s, 120 s, …
+    """Logs the ranks that others wait for, at growing intervals: after 30 s, 60 s, 120 s, …
 
     >>> Patience("settings").look(lambda: [1])
     False
@@ -57,7 +57,7 @@ class Patience:
         self._name, self._since, self._next_s = name, time.monotonic(), first_s
 
     def look(self, missing: Callable[[], list[int]]) -> bool:
-        """Log the ranks that have not come, if it is time for it; says whether it was."""
+        """Log the missing ranks if it is time; return whether it was."""
         if time.monotonic() - self._since < self._next_s:
             return False
         if ranks := missing():
@@ -83,7 +83,7 @@ def pause(rounds: int, spins: int = 1000) -> None:
 
 
 def named(numbers: list[int]) -> str:
-    """Ranks in words.
+    """Name ranks in words.
 
     >>> named([1]), named([1, 2])
     ('rank 1', 'ranks 1, 2')

@@ -1,8 +1,8 @@
 """The backend ``tacos`` of torch.distributed.
 
 ``dist.init_process_group("tacos")`` and ``dist.new_group(backend="tacos")`` make a
-:class:`TacosGroup`. Where the package is installed torch finds it by itself; importing this module
-does the same.
+:class:`TacosGroup`. If the package is installed, torch finds it automatically; importing this module
+registers it too.
 
 Needs torch: ``pip install 'tacos-ccl[torch]'``.
 """

@@ -1,7 +1,7 @@
-"""torch's process group: what its methods mean in terms of collectives on tensors.
+"""torch's process group: translates its methods to collectives on tensors.
 
-Collectives run on the algorithms that :mod:`tacos.runtime.dispatch.algorithms` chooses; sends, receives and
-what the carriers cannot reduce go to gloo, and messages between GPUs to NCCL.
+:mod:`tacos.runtime.dispatch.algorithms` chooses the algorithms of collectives. Sends, receives and
+reductions that the carriers do not support go to gloo, messages between GPUs to NCCL.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _OPS = {
     ReduceOp.BXOR: "bxor",
 }
 _FAREWELL = 5.0
-"""Seconds for calls that run when the program ends."""
+"""Seconds that running calls get when the program ends."""
 _OPEN: weakref.WeakSet[TacosGroup] = weakref.WeakSet()
 
 
 _world_places: tuple[int, ...] = ()
-"""What TACOS_PROBE=1 has found for all ranks; groups of some follow it."""
+"""The order that TACOS_PROBE=1 has found for all ranks; smaller groups follow it."""
 
 
 def _with_probe(
     settings: Settings, communicator: Communicator, members: list[int], world: int
 ) -> Settings:
-    """The settings with the order that measuring the network suggests, if it is to be measured."""
+    """Return the settings; with TACOS_PROBE=1, measure the network and add the fastest order."""
     global _world_places  # noqa: PLW0603, one network for all groups of the process
     if not settings.probe or settings.order is not None or len(members) < 2:
         return settings
@@ -80,8 +80,8 @@ def _with_probe(
 class TacosGroup(ProcessGroup):
     """A process group whose collectives run on synthesized algorithms.
 
-    Every method that torch's C++ code may call is here, under its old and its new name: the base
-    class would call gloo with Python's lock held, and gloo's threads need that lock.
+    It overrides every method that torch's C++ code may call, under its old and its new name: the base
+    class would call gloo while holding the GIL, which gloo's threads need.
     """
 
     def __init__(self, options: Any, _backend_options: object = None) -> None:
@@ -89,7 +89,7 @@ class TacosGroup(ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
         world = dist.get_world_size() if dist.is_initialized() else size
-        # torchrun's store outlives the processes that it restarts, with what they have written.
+        # torchrun's store outlives the processes that it restarts, and keeps their values.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"tacos-attempt-{attempt}", options.store)
         rendezvous = StoreRendezvous(store, rank, size, timeout=timeout.total_seconds())
@@ -128,18 +128,18 @@ class TacosGroup(ProcessGroup):
         if isinstance(carrier, Nccl):
             self._nccl = carrier.backend
             if carrier.all_chosen:
-                # Batches need a communicator of all ranks, though only two may ever send anything.
+                # Batches need a communicator of all ranks, even if only two of them ever communicate.
                 self._messages = Messages(carrier.another("tacos-messages"))
         return kind
 
     def getBackendName(self) -> str:  # torch's name
-        """What torch calls it."""
+        """Return the name of the backend."""
         return "tacos"
 
     # Collectives.
 
     def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
-        """Sum, mean, product, least, greatest or bits of all ranks' tensors, in place."""
+        """Reduce the tensors of all ranks in place."""
         some = _listed(tensors)
         opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
         if not self._reduces(some, opts):
@@ -151,11 +151,11 @@ class TacosGroup(ProcessGroup):
         return self._submit("all_reduce", run, some, some, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
-        """The same for many tensors at once."""
+        """Reduce many tensors at once."""
         return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
 
     def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
-        """The root's tensor on all ranks."""
+        """Copy the root's tensor to all ranks."""
         some = _listed(tensors)
         opts = _options(c10d.BroadcastOptions, opts, rootRank=opts)
         _check_strided(some)
@@ -165,7 +165,7 @@ class TacosGroup(ProcessGroup):
     def reduce(
         self, tensors: Tensor | Sequence[Tensor], opts: Any = None, op: Any = None, **_: Any
     ) -> Work:
-        """The sum of all ranks' tensors on the root."""
+        """Reduce the tensors of all ranks on the root."""
         some = _listed(tensors)
         opts = _options(c10d.ReduceOptions, opts, rootRank=opts, reduceOp=op)
         if not self._reduces(some, opts):
@@ -177,7 +177,7 @@ class TacosGroup(ProcessGroup):
     def allgather(
         self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """All ranks' tensors on all ranks, one tensor for each."""
+        """Gather the tensors of all ranks on all ranks, into one tensor per rank."""
         (given,) = _listed(inputs)
         targets = _of_ranks("output_tensors", outputs, self.size())
         _check_same_dtype(given, targets)
@@ -186,7 +186,7 @@ class TacosGroup(ProcessGroup):
         return self._submit("all_gather", run, targets, [given], opts)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
-        """All ranks' tensors on all ranks, in one tensor."""
+        """Gather the tensors of all ranks on all ranks, into one tensor."""
         self._check_whole("output", output, given)
         opts = _options(c10d.AllgatherOptions, opts)
         run = partial(self._tensors.all_gather, [output], given)
@@ -209,7 +209,7 @@ class TacosGroup(ProcessGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """Several all-gathers at once: ``outputs[rank][i]`` is rank's ``inputs[i]``."""
+        """Make several all-gathers at once: ``outputs[rank][i]`` is rank's ``inputs[i]``."""
         columns = [[row[i] for row in outputs] for i in range(len(inputs))]
 
         def run() -> None:
@@ -223,7 +223,7 @@ class TacosGroup(ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
     ) -> Work:
-        """This rank's part of the sum, from one tensor per rank."""
+        """Return this rank's part of the sum, from one input tensor per rank."""
         (output,) = _listed(outputs)
         parts = _of_ranks("input_tensors", inputs, self.size())
         opts = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
@@ -240,7 +240,7 @@ class TacosGroup(ProcessGroup):
         return self._submit("reduce_scatter", run, [output], parts, opts)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
-        """This rank's part of the sum, from one tensor."""
+        """Return this rank's part of the sum, from one input tensor."""
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
@@ -273,7 +273,7 @@ class TacosGroup(ProcessGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """Block j of each rank's tensor to rank j; blocks of any sizes if these are given."""
+        """Send block j of each rank's tensor to rank j; blocks have any sizes if split sizes are given."""
         opts = _options(c10d.AllToAllOptions, opts)
         if not (output_split_sizes or input_split_sizes):
             _check_same_dtype(output, [given])
@@ -292,7 +292,7 @@ class TacosGroup(ProcessGroup):
     def alltoall(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """Tensor j of each rank's list to rank j."""
+        """Send tensor j of each rank's list to rank j."""
         targets = _of_ranks("output_tensors", [outputs], self.size())
         parts = _of_ranks("input_tensors", [inputs], self.size())
         return self._uneven(targets, parts, outputs, _options(c10d.AllToAllOptions, opts))
@@ -300,7 +300,7 @@ class TacosGroup(ProcessGroup):
     def gather(
         self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None, **_: Any
     ) -> Work:
-        """All ranks' tensors on the root, one tensor for each."""
+        """Gather the tensors of all ranks on the root, into one tensor per rank."""
         (given,) = _listed(inputs)
         opts = _options(c10d.GatherOptions, opts, rootRank=opts)
         root = opts.rootRank == self.rank()
@@ -318,7 +318,7 @@ class TacosGroup(ProcessGroup):
     def scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **_: Any
     ) -> Work:
-        """Tensor j of the root's list on rank j."""
+        """Send tensor j of the root's list to rank j."""
         (output,) = _listed(outputs)
         opts = _options(c10d.ScatterOptions, opts, rootRank=opts)
         root = opts.rootRank == self.rank()
@@ -334,7 +334,7 @@ class TacosGroup(ProcessGroup):
         return self._submit("scatter", run, [output], [output, *parts], opts)
 
     def barrier(self, opts: Any = None, **_: Any) -> Work:
-        """Done when all ranks have come."""
+        """Wait for all ranks."""
         opts = _options(c10d.BarrierOptions, opts)
         return self._submit("barrier", self._tensors.barrier, [], [], opts)
 
@@ -346,28 +346,28 @@ class TacosGroup(ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    # What others do.
+    # Operations of gloo and NCCL.
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Work:
-        """A tensor to one rank."""
+        """Send a tensor to a rank."""
         if tensors[0].is_cuda and self._messages is not None:
             return self._noted(self._messages.add(True, tensors, dst, tag))
         return self._noted(self._peer(tensors).send(tensors, dst, tag))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Work:
-        """A tensor from one rank."""
+        """Receive a tensor from a rank."""
         if tensors[0].is_cuda and self._messages is not None:
             return self._noted(self._messages.add(False, tensors, src, tag))
         return self._noted(self._peer(tensors).recv(tensors, src, tag))
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
-        """A tensor from any rank."""
+        """Receive a tensor from any rank."""
         return self._noted(self._peer(tensors).recv_anysource(tensors, tag))
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier that names the ranks that did not come."""
+        """Wait for all ranks; an error names the ranks that are missing."""
         limit = timedelta(milliseconds=-1) if timeout is None else timeout  # gloo's "as always"
 
         def run() -> None:
@@ -389,20 +389,20 @@ class TacosGroup(ProcessGroup):
     # The end.
 
     def shutdown(self) -> None:
-        """End the group; calls that run are given the time they need."""
+        """End the group after running calls have completed."""
         self._worker.close("the process group was destroyed")
 
     def abort(self) -> None:
-        """End the group now; calls that run fail, here and on the other ranks."""
+        """End the group now; running calls fail, here and on the other ranks."""
         why = self._aborted = "the process group was aborted"
         self._communicator.interrupt(why)
         for backend in self._on_gpus():
             backend.abort()
-        # A call of gloo cannot be ended: after a while the worker is left to end by itself.
+        # A call of gloo cannot be interrupted, so after a while the worker is left to end by itself.
         self._worker.close(why, _FAREWELL)
 
     def _end(self) -> None:
-        """The worker's last act: nothing runs any more."""
+        """Close everything; called by the worker when no task runs any more."""
         _OPEN.discard(self)
         if self._healer is not None:
             self._healer.close()
@@ -438,13 +438,13 @@ class TacosGroup(ProcessGroup):
         return self._noted(self._worker.submit(Task(run, result, profiled(name, inputs)), now=now))
 
     def _noted(self, work: Work) -> Work:
-        """The same; callers may wait for many of them at once."""
+        """Add the work to the coalesced ones, if callers wait for many at once."""
         if self._together is not None:
             self._together.append(work)
         return work
 
     def _by_gloo(self, name: str, opts: Any, result: Sequence[Tensor], *tensors: Any) -> Work:
-        """A collective of gloo, in its turn: its calls must come in one order on all ranks."""
+        """Run a collective of gloo in order, since its calls must have the same order on all ranks."""
         call = getattr(self._gloo, name)
         return self._submit(
             name.strip("_"), lambda: call(*tensors, opts).wait(), result, result, opts
@@ -462,7 +462,7 @@ class TacosGroup(ProcessGroup):
             if not uneven.wasteful or targets[0].is_cuda:  # gloo has none for GPUs
                 self._tensors.all_to_all_padded(targets, parts, uneven)
                 return
-            # As bytes: gloo does not know all types.
+            # As bytes, because gloo does not support all types.
             given = torch.cat([_bytes(part) for part in parts])
             output = given.new_empty(sum(target.nbytes for target in targets))
             sizes = ([one.nbytes for one in targets], [one.nbytes for one in parts])
@@ -473,7 +473,7 @@ class TacosGroup(ProcessGroup):
         return self._submit("all_to_all", run, result, parts, opts)
 
     def _reduces(self, tensors: Sequence[Tensor], opts: Any) -> bool:
-        """Whether the executor can do it; if not, gloo may."""
+        """Return whether the executor supports the reduction; otherwise gloo is used."""
         op = _op(opts)
         return bool(op) and all(
             one.layout == torch.strided and self._tensors.can_reduce(one.dtype, op)
@@ -497,7 +497,7 @@ class TacosGroup(ProcessGroup):
 
 
 def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], None]:
-    """The same once the GPU has come to the event."""
+    """Return a function that waits for the GPU's event before it runs."""
 
     def run_then() -> None:
         event.synchronize()
@@ -508,10 +508,10 @@ def _after(event: torch.cuda.Event, run: Callable[[], None]) -> Callable[[], Non
 
 @dataclass(frozen=True)
 class Options:
-    """What can be chosen for one group: ``dist.new_group(backend="tacos", pg_options=Options(adapt=True))``."""
+    """Options of one group: ``dist.new_group(backend="tacos", pg_options=Options(adapt=True))``."""
 
     adapt: bool | None = None
-    """Whether to go around links that become slow or dead; by default what ``TACOS_ADAPT`` says."""
+    """Whether to route around links that become slow or dead; by default ``TACOS_ADAPT``."""
 
 
 def _adapts(options: object) -> bool:
@@ -521,7 +521,7 @@ def _adapts(options: object) -> bool:
     return said == "1"
 
 
-# What callers pass.
+# Arguments of callers.
 
 
 def _op(opts: Any) -> str:
@@ -529,7 +529,7 @@ def _op(opts: Any) -> str:
 
 
 def _options(kind: type, given: Any, **fields: Any) -> Any:
-    """The options as given, or new ones with those fields that are not None."""
+    """Return the given options, or new ones with the fields that are not None."""
     if hasattr(given, "timeout"):
         return given
     opts = kind()
@@ -544,7 +544,7 @@ def _listed(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _of_ranks(name: str, tensors: Sequence[Any], size: int) -> list[Tensor]:
-    """One tensor per rank, whether or not they are in a list of their own."""
+    """Return one tensor per rank, from a list or a nested list."""
     some: list[Tensor] = list(
         tensors[0] if len(tensors) and not _is_tensor(tensors[0]) else tensors
     )
@@ -558,7 +558,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _split(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
-    """A tensor's rows by rank."""
+    """Return a tensor's rows by rank."""
     rows = tensor.size(0) if tensor.dim() else 0
     if not sizes:
         if rows % ranks:

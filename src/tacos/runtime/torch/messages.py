@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Message", "Messages"]
 
 _SOON_S = 0.005
-"""Seconds after which messages start that no caller waits for."""
+"""Seconds after which messages start even if no caller waits for them."""
 
 
 class Messages:
     """Sends and receives between GPUs, which NCCL has to start together if they cross.
 
-    ``batch_isend_irecv`` asks for them one by one unless a group is of torch's own class. So they are kept
-    until the caller waits for one of them, asks the group for something else, or a moment passes.
+    ``batch_isend_irecv`` submits them one by one unless a group has torch's own class. So they are collected
+    until the caller waits for one of them, makes another call, or a short time passes.
 
     Args:
         backend: NCCL, with a communicator that nothing else uses.
@@ -41,7 +41,7 @@ class Messages:
         self._closed = False
 
     def add(self, sends: bool, tensors: Sequence[Tensor], peer: int, tag: int) -> Message:
-        """Take on a message; tensors as torch gives them, one in a list."""
+        """Add a message; torch passes its tensor in a list."""
         message = Message(self, sends, list(tensors), peer, tag)
         with self._lock:
             self._pending.append(message)
@@ -52,7 +52,7 @@ class Messages:
         return message
 
     def start(self) -> None:
-        """Start all that were added; the GPU waits for what was before each of them, the host does not."""
+        """Start all added messages; the GPU waits for the work before each of them, the host does not."""
         with self._lock:
             batch, self._pending = self._pending, []
             if not batch:
@@ -68,7 +68,7 @@ class Messages:
                 message.work = work
 
     def close(self) -> None:
-        """Start what is left; no more may be added."""
+        """Start the remaining messages; no more may be added."""
         self.start()
         self._closed = True
         self._some.set()
@@ -114,27 +114,27 @@ class Message(dist.Work):
         return self.work
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let the current stream wait for it."""
+        """Let the current stream wait for the message."""
         work = self._started()
         return bool(work.wait() if timeout is None else work.wait(timeout))
 
     def get_future(self) -> Future[Any]:
-        """A future of the tensors."""
+        """Return a future of the tensors."""
         return self._started().get_future()
 
     def result(self) -> list[Tensor]:
-        """The tensors."""
+        """Return the tensors."""
         self.wait()
         return self.tensors
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
+        """Return whether it has succeeded or failed."""
         return self.error is not None or self._started().is_completed()
 
     def is_success(self) -> bool:
-        """Whether it is done and nothing went wrong."""
+        """Return whether it has succeeded."""
         return self.error is None and self._started().is_success()
 
     def exception(self) -> Exception | None:
-        """What went wrong."""
+        """Return the error, or None."""
         return self.error

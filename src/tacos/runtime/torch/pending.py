@@ -20,9 +20,9 @@ __all__ = ["Joined", "Task", "Worker", "profiled"]
 
 
 def profiled(name: str, inputs: Sequence[Tensor]) -> Any:
-    """Begin what a profiler of this thread sees of a collective: its name and the shapes of its inputs; None without one.
+    """Begin a profiler record of a collective, with its name and the shapes of its inputs; None without a profiler.
 
-    Its end may come from any thread.
+    Any thread may end the record.
     """
     if not torch.autograd._profiler_enabled():
         return None
@@ -35,9 +35,9 @@ class Task(dist.Work):
     """One collective, and torch's handle for it.
 
     Args:
-        run: Carries it out.
+        run: Function that runs it.
         result: The tensors that it fills.
-        profiled: What a profiler sees of it, see :func:`profiled`; its end is that of the collective.
+        profiled: Its profiler record, see :func:`profiled`, which ends with the collective.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Task(dist.Work):
         self._future: Future[Any] | None = None
 
     def carry_out(self) -> None:
-        """Run it; errors are raised in the threads that wait for it."""
+        """Run the collective; errors are raised in the threads that wait for it."""
         try:
             if self._run is not None:
                 with torch.no_grad():
@@ -67,7 +67,7 @@ class Task(dist.Work):
             self._error = RuntimeError("the collective was interrupted")
             raise
         finally:
-            self._run = None  # lets go of what it holds
+            self._run = None  # releases the objects that it holds
             if self._profiled is not None:
                 self._profiled.__exit__(None, None, None)
             with self._lock:
@@ -78,7 +78,7 @@ class Task(dist.Work):
                 source.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is done; raises what went wrong."""
+        """Wait until it is done; raise its error, if any."""
         seconds = timeout.total_seconds() if timeout else 0.0
         if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
             raise RuntimeError(f"the collective is not complete after {seconds} s")
@@ -88,12 +88,12 @@ class Task(dist.Work):
         return True
 
     def get_future(self) -> Future[Any]:
-        """A future of the tensors: what DDP and callbacks ask for."""
+        """Return a future of the tensors, for DDP and callbacks."""
         with self._lock:
             if self._future is None:
                 gpu = [one.device for one in self._tensors if one.is_cuda][:1]
                 source = self._source = torch.futures.Future(devices=gpu)
-                # Only a callback can make a future fail for waiting C++ code.
+                # Waiting C++ code sees a failure only if a callback raises it.
                 self._future = source.then(self._outcome)
                 late = self._done
             else:
@@ -108,25 +108,25 @@ class Task(dist.Work):
         return self._tensors
 
     def result(self) -> list[Tensor]:
-        """The tensors, once it is done."""
+        """Return the tensors, once it is done."""
         self.wait()
         return self._tensors
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
+        """Return whether it has succeeded or failed."""
         return self._done
 
     def is_success(self) -> bool:
-        """Whether it is done and nothing went wrong."""
+        """Return whether it has succeeded."""
         return self._done and self._error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong, if it is done and something did."""
+        """Return the error, or None."""
         return self._error if self._done else None
 
 
 class Joined(Task):
-    """Several pieces of work as one, which is done when all are."""
+    """Several pieces of work as one, which is done when all of them are."""
 
     def __init__(self, parts: Sequence[dist.Work], result: Sequence[Tensor] = ()) -> None:
         super().__init__(lambda: None, result)
@@ -134,13 +134,13 @@ class Joined(Task):
         self.carry_out()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until all are done; raises what went wrong first."""
+        """Wait until all are done; raise the first error, if any."""
         for part in self._parts:
             part.wait() if timeout is None else part.wait(timeout)
         return True
 
     def get_future(self) -> Future[Any]:
-        """A future of the tensors, which fails with the first of the parts that does."""
+        """Return a future of the tensors, which fails with the first part that fails."""
         parts = torch.futures.collect_all([part.get_future() for part in self._parts])
 
         def outcome(done: Future[Any]) -> list[Tensor]:
@@ -151,30 +151,30 @@ class Joined(Task):
         return parts.then(outcome)
 
     def is_completed(self) -> bool:
-        """Whether all are done."""
+        """Return whether all are done."""
         return all(part.is_completed() for part in self._parts)
 
     def is_success(self) -> bool:
-        """Whether all are done and nothing went wrong."""
+        """Return whether all have succeeded."""
         return self.is_completed() and all(part.is_success() for part in self._parts)
 
     def exception(self) -> Exception | None:
-        """What went wrong first, if all are done and something did."""
+        """Return the first error if all are done, or None."""
         if not self.is_completed():
             return None
         return next((e for part in self._parts if (e := part.exception()) is not None), None)
 
 
 class Worker:
-    """Carries out tasks one after another, in the order they come.
+    """Runs tasks one after another, in the order of submission.
 
-    A thread of its own does it, so that a collective runs while the program computes. A task that
-    a caller waits for anyway runs where it is submitted if nothing is before it: that saves waking a
-    thread, twice. A task that a callback of a finished one submits, as DDP's hooks do, runs at once.
+    It uses its own thread, so that collectives run while the program computes. If the caller waits for a task
+    anyway and no other task is queued, the task runs in the caller's thread, which avoids waking a thread
+    twice. A task that is submitted by a callback of a finished one, as by DDP's hooks, runs at once.
 
     Args:
-        name: Of the thread.
-        at_end: Called once, when the worker is closed and no task runs any more.
+        name: Name of the thread.
+        at_end: Called once, when the worker is closed and no task is running.
     """
 
     def __init__(self, name: str, at_end: Callable[[], None]) -> None:
@@ -182,14 +182,14 @@ class Worker:
         self._at_end: Callable[[], None] | None = at_end
         self._turn = threading.Lock()
         self._owner = 0  # the thread whose turn it is
-        self._waiting = 0  # submitted to the thread and not done
+        self._waiting = 0  # tasks submitted to the thread that are not done
         self._state = threading.Lock()
         self._closed = ""
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, task: Task, *, now: bool = False) -> Task:
-        """Carry out a task; with `now`, here if that is possible.
+        """Submit a task; with `now`, run it in this thread if possible.
 
         Raises:
             RuntimeError: The worker was closed.
@@ -205,14 +205,14 @@ class Worker:
             finally:
                 self._turn.release()
             return task
-        with self._state:  # nothing comes behind the end
+        with self._state:  # no task may follow the end
             self._check_open()
             self._waiting += 1
             self._tasks.put(task)
         return task
 
     def close(self, why: str, timeout: float | None = None) -> bool:
-        """Take no more tasks and end after those submitted; says whether the end was reached."""
+        """Accept no more tasks and end after those submitted; return whether the end was reached."""
         with self._state:
             if not self._closed:
                 self._closed = why

@@ -1,8 +1,8 @@
 """Collectives on torch tensors, one at a time, over a communicator.
 
-What is here knows tensors and algorithms and nothing of process groups: :mod:`tacos.runtime.torch.group`
-decides when each call runs. Tensors that are not contiguous are copied on the way. What is on GPUs
-takes a carrier of their memory or, where ranks share a GPU, goes through pinned memory of the host.
+This module handles tensors and algorithms; :mod:`tacos.runtime.torch.group`
+decides when each call runs. Tensors that are not contiguous are copied. GPU tensors
+use a carrier of GPU memory or, if ranks share a GPU, go through pinned host memory.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ DTYPES = {
     torch.uint64: "uint64",
     torch.bool: "bool",
 }
-"""What can be reduced, and how the executor calls it; whatever only moves goes as bytes."""
+"""The types that can be reduced, with their names in the executor; other data are moved as bytes."""
 _PADDING = 2
 """An uneven all-to-all is padded to an even one if that moves at most this many times the bytes (chosen)."""
 
 
 def _one_buffer(kind: str) -> bool:
-    """Whether input and output are the whole buffer, which torch passes once."""
+    """Return whether input and output are the same whole buffer, which torch passes once."""
     traits = KINDS[kind]
     return traits.spreads and traits.whole_input and traits.whole_output
 
 
 class CollectiveError(CommunicationError, dist.DistBackendError):
-    """A collective failed, or the ranks did not ask for the same one; the message says which."""
+    """A collective failed, or the ranks made different calls; the message explains it."""
 
 
 class _Uneven(NamedTuple):
@@ -68,12 +68,12 @@ class _Uneven(NamedTuple):
 
     @property
     def block(self) -> int:
-        """The largest."""
+        """The largest number of elements of a pair."""
         return max(max(row) for row in self.sizes)
 
     @property
     def wasteful(self) -> bool:
-        """Whether padding every block to the largest would move too much."""
+        """Whether padding every block to the largest would move too many bytes."""
         total = sum(sum(row) for row in self.sizes)
         return self.block * len(self.sizes) ** 2 > _PADDING * total
 
@@ -82,10 +82,10 @@ class Tensors:
     """The collectives of one communicator, each complete when its function returns.
 
     Args:
-        algorithms: Which algorithm serves which call.
+        algorithms: Chooses the algorithm of each call.
         on_gpus: The carrier of GPU memory, if it can serve these ranks.
-        switched: A switch that adds up, for all-reduces of the host's memory.
-        healer: Makes the calls on the host's memory, if they are to outlive slow and dead links.
+        switched: An aggregating switch, for all-reduces of host memory.
+        healer: Makes the calls on host memory, if they must survive slow and dead links.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Tensors:
         self.rank, self.size = communicator.rank, communicator.size
 
     def can_reduce(self, dtype: torch.dtype, op: str) -> bool:
-        """Whether the carrier of the host's memory reduces this, to which others may resort."""
+        """Return whether the carrier of host memory, the fallback of other carriers, supports this reduction."""
         return self._on_host.reduces(DTYPES.get(dtype, ""), op)
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str) -> None:
-        """Sums (or whatever `op` says) over all ranks, in place; tensors of one type at once."""
+        """Reduce over all ranks in place, with all tensors of one type at once."""
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
@@ -125,14 +125,14 @@ class Tensors:
             _spread(flat, [tensor])
 
     def reduce(self, tensor: Tensor, op: str, root: int) -> None:
-        """The sum on the root; other ranks keep what they have."""
+        """Reduce on the root; the tensors of other ranks are unchanged."""
         flat = _flat([tensor])
         self.run("reduce", flat, flat, flat.numel(), op, root)
         if self.rank == root:
             _spread(flat, [tensor])
 
     def all_gather(self, outputs: Sequence[Tensor], given: Tensor) -> None:
-        """All ranks' tensors, into one tensor or into one per rank; these may differ in size."""
+        """Gather the tensors of all ranks into one tensor, or into one per rank; these may differ in size."""
         part = _flat([given])
         if len(outputs) == 1 or all(output.numel() == part.numel() for output in outputs):
             target = _flat(outputs, filled=False)
@@ -146,13 +146,13 @@ class Tensors:
             _spread(target[rank * most : rank * most + output.numel()], [output])
 
     def reduce_scatter(self, output: Tensor, parts: Sequence[Tensor], op: str) -> None:
-        """This rank's part of the sum of all inputs, given as one tensor or as one per rank."""
+        """Return this rank's part of the sum of all inputs, given as one tensor or as one per rank."""
         source, target = _flat(parts), _flat([output], filled=False)
         self.run("reduce_scatter", source, target, source.numel(), op)
         _spread(target, [output])
 
     def gather(self, outputs: Sequence[Tensor], given: Tensor, root: int) -> None:
-        """All ranks' tensors on the root; `outputs` is empty elsewhere."""
+        """Gather the tensors of all ranks on the root; `outputs` is empty on other ranks."""
         part = _flat([given])
         target = _flat(outputs, filled=False) if self.rank == root else None
         self.run("gather", part, target, part.numel() * self.size, root=root)
@@ -160,23 +160,23 @@ class Tensors:
             _spread(target, outputs)
 
     def scatter(self, output: Tensor, parts: Sequence[Tensor], root: int) -> None:
-        """This rank's part of what the root has; `parts` is empty elsewhere."""
+        """Return this rank's part of the root's data; `parts` is empty on other ranks."""
         source = _flat(parts) if self.rank == root else None
         target = _flat([output], filled=False)
         self.run("scatter", source, target, target.numel() * self.size, root=root)
         _spread(target, [output])
 
     def all_to_all(self, output: Tensor, given: Tensor) -> None:
-        """Block j of every rank's tensor to rank j; all blocks have one size."""
+        """Send block j of every rank's tensor to rank j; all blocks have one size."""
         source, target = _flat([given]), _flat([output], filled=False)
         self.run("all_to_all", source, target, source.numel())
         _spread(target, [output])
 
     def uneven(self, sent: Sequence[int], received: Sequence[int]) -> _Uneven:
-        """How many elements each rank sends to each.
+        """Return how many elements each rank sends to each other rank.
 
         Raises:
-            ValueError: Two ranks do not agree, on all ranks.
+            ValueError: Two ranks disagree; raised on all ranks.
         """
         mine = torch.tensor([*sent, *received])
         of_all = mine.new_empty(2 * self.size * self.size)
@@ -194,7 +194,7 @@ class Tensors:
     def all_to_all_padded(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor], uneven: _Uneven
     ) -> None:
-        """Like :meth:`all_to_all` with blocks of different sizes."""
+        """Make an :meth:`all_to_all` with blocks of different sizes, by padding."""
         block = uneven.block
         source = torch.cat([_padded(part.reshape(-1), block) for part in parts])
         target = torch.empty_like(source)
@@ -203,7 +203,7 @@ class Tensors:
             _spread(target[rank * block : rank * block + output.numel()], [output])
 
     def barrier(self) -> None:
-        """Returns when all ranks have come."""
+        """Wait for all ranks."""
         token = torch.zeros(1, dtype=torch.uint8)
         self.run("all_reduce", token, token, 1, "max")
 
@@ -216,14 +216,14 @@ class Tensors:
         op: str = "",
         root: int = -1,
     ) -> None:
-        """One collective on flat tensors.
+        """Run a collective on flat tensors.
 
         Args:
             kind: Kind of the collective, such as ``"all_reduce"``.
-            source: What this rank brings; None where it brings nothing.
-            target: Where the result goes; None where there is none for this rank.
-            count: Elements of the whole, as nccl-tests counts the size.
-            op: How to reduce, empty where nothing is reduced.
+            source: This rank's input, or None.
+            target: The tensor for this rank's result, or None.
+            count: Elements of the whole buffer, as nccl-tests counts them.
+            op: The reduction; empty if nothing is reduced.
             root: Rank of the root, or -1.
         """
         some = source if source is not None else target
@@ -241,7 +241,7 @@ class Tensors:
         what = f"{kind} of {count} elements of {str(some.dtype).removeprefix('torch.')}"
         if root >= 0:
             what += f" with root {root}"
-        if not op:  # what only moves goes as bytes
+        if not op:  # without arithmetic, move plain bytes
             count *= some.element_size()
         size_bytes = count * some.element_size() if op else count
 
@@ -276,11 +276,11 @@ class Tensors:
         op: str,
         root: int,
     ) -> None:
-        """The same on the host's memory, for tensors on a GPU."""
+        """Run the collective in host memory, for tensors on a GPU."""
         host_source = None if source is None else _pinned(source)
         if host_source is not None and source is not None:
             host_source.copy_(source)
-        # Where one is a part of the other, which NCCL calls in place too, each gets memory of its own.
+        # If one is a part of the other, which NCCL calls in place too, each gets its own memory.
         one = (
             source is not None
             and target is not None
@@ -303,7 +303,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _flat(tensors: Sequence[Tensor], *, filled: bool = True) -> Tensor:
-    """One flat tensor: a view of the only one where it is contiguous, else a new one."""
+    """Return one flat tensor: a view if there is a single contiguous one, otherwise a copy."""
     first = tensors[0].detach()
     if len(tensors) == 1 and first.is_contiguous():
         return first.view(-1)
@@ -313,7 +313,7 @@ def _flat(tensors: Sequence[Tensor], *, filled: bool = True) -> Tensor:
 
 
 def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Puts a flat tensor into those it stands for, unless it is a view of them."""
+    """Copy a flat tensor back to the original ones, unless it is a view of them."""
     begin = 0
     for tensor in tensors:
         target, size = tensor.detach(), tensor.numel()

@@ -342,7 +342,7 @@ def _around(n: int, homes: Ints, ahead: Ints | int, behind: Ints | int) -> Moves
 
 
 def _doubled(partners: Sequence[Ints], homes: Ints) -> Moves:
-    """In each step every place sends its partner everything it has, which doubles what the partner has."""
+    """In each step, every place sends all its data to its partner, which doubles the partner's data."""
     place = np.arange(len(partners[0]))
     holders = homes[None, :]
     steps = []

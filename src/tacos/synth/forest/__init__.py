@@ -346,7 +346,7 @@ def _chunk_counts(
 ) -> Iterator[int]:
     tried = 0
     for chunks in (*counts, *_MANY_COUNTS):
-        # Tall trees need many chunks before they carry what they can: small steps on the way there are in vain.
+        # Tall trees need many chunks to reach their rate, so trying small numbers is useless.
         coarse = (
             chunks <= _COARSE and chunks < _SKIPS * tried and _fills(topology, collective, memory)
         )
@@ -356,7 +356,7 @@ def _chunk_counts(
 
 
 def _fills(topology: Topology, collective: Collective, memory: Packed) -> bool:
-    """Whether what the trees carry decides the time, and not how long it takes to get through them."""
+    """Return whether the rate of the trees determines the time, and not their latency."""
     height = max((trees.height for trees in used(memory, "")), default=0)
     latency_s = int(topology.link_latency_ps.max(initial=0)) * 1e-12
     return _limit_s(topology, collective, memory) > _LONG * height * latency_s > 0

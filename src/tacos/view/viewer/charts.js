@@ -1,4 +1,4 @@
-// Charts over time and over links. Each knows where a moment or a link is, and the other way round.
+// Charts over time and over links. Each converts moments or links to positions, and back.
 
 import { fitted } from "./theme.js";
 import { percent, time } from "./format.js";
@@ -24,7 +24,7 @@ export class TimeChart {
   colours;
   width = 0;
   height = 0;
-  wide = 0; // of what is inside the axes
+  wide = 0; // pixels inside the axes
   high = 0;
 
   /** @param {HTMLCanvasElement} canvas @param {number} whole */
@@ -45,7 +45,7 @@ export class TimeChart {
   x(seconds) {
     return this.left + (this.wide * seconds) / this.whole;
   }
-  /** The moment at a place, in seconds. @param {number} x */
+  /** The moment at a position, in seconds. @param {number} x */
   moment(x) {
     return Math.min(Math.max((x - this.left) / this.wide, 0), 1) * this.whole;
   }
@@ -62,7 +62,7 @@ export class TimeChart {
       context.fillRect(x, TOP + this.high, 1, 3);
     }
   }
-  /** Times in which something is down or slow. @param {Run} run */
+  /** Shade the times in which a link is down or slow. @param {Run} run */
   shade(run) {
     const { context } = this;
     context.fillStyle = this.colours.fault;
@@ -85,7 +85,7 @@ export class TimeChart {
   }
 }
 
-/** What NPUs have received over time, against the bound. */
+/** The share of their data that NPUs have received over time, with the bound. */
 export class Progress extends TimeChart {
   /** @param {HTMLCanvasElement} canvas @param {Run[]} runs @param {number} whole */
   constructor(canvas, runs, whole) {
@@ -178,7 +178,7 @@ export class Progress extends TimeChart {
 
 const CLASSES = 10;
 
-/** How many links are busy for which share of the time. */
+/** The number of links by the share of time in which they are busy. */
 export class Histogram {
   /** @param {HTMLCanvasElement} canvas @param {Run[]} runs */
   constructor(canvas, runs) {
@@ -254,7 +254,7 @@ export class Histogram {
 }
 
 /**
- * One link: busy intervals, and how many transfers wait for it.
+ * Draw one link: its busy intervals, and the number of transfers that wait for it.
  * @param {HTMLCanvasElement} canvas @param {Run} run @param {number} link @param {number} tick
  * @param {Look} look
  */

@@ -1,4 +1,4 @@
-// Columns as Python packed them: base64 of gzip of byte planes.
+// Decodes the columns that Python packed: base64 of gzip of byte planes.
 
 /** @import { Columns, Layout } from "./types.d.ts" */
 
@@ -22,7 +22,7 @@ export async function decode(text, layout) {
     if (differences) accumulate(columns[name]);
     at += size * count;
   }
-  return /** @type {any} */ (columns); // the layout has them all
+  return /** @type {any} */ (columns); // the layout lists all of them
 }
 
 /** @param {string} text */
@@ -35,7 +35,7 @@ function bytesOf(text) {
 }
 
 /**
- * The lowest bytes of all values come first, then the next ones: alike bytes compress well.
+ * Join byte planes: the lowest bytes of all values come first, then the next ones, which compresses well.
  * @param {Uint8Array} planes @param {TypedArray} Type @param {number} count
  */
 function joined(planes, Type, count) {

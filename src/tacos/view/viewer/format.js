@@ -1,6 +1,6 @@
-// Numbers as people read them.
+// Numbers as text for people.
 
-/** Three significant digits, more where the whole part has more. @param {number} value */
+/** Three significant digits, or more if the integer part has more. @param {number} value */
 function short(value) {
   if (value === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9));
@@ -45,7 +45,7 @@ export const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || sha
 export const count = (number) => number.toLocaleString("en-US");
 
 /**
- * A moment, in the unit of the whole run and with as many digits as tell moments apart.
+ * A moment, in the unit of the whole run, with enough digits to tell moments apart.
  * @param {number} seconds @param {number} whole
  */
 export function moment(seconds, whole) {

@@ -1,17 +1,17 @@
-// Links from top to bottom, time from left to right, in groups and in an order that people choose.
+// The heat map: links from top to bottom, time from left to right. The user chooses groups and order.
 
 import { TOP, TimeChart } from "./charts.js";
 import { percent } from "./format.js";
 /** @import { Colours, Look, Pick } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
-const LABELS = 128; // pixels for the names of rows, or less on a narrow page
+const LABELS = 128; // pixels for the names of rows; fewer on a narrow page
 const LINE = 11; // pixels from one label to the next
 
 /** @typedef {{ label: string, first: number, count: number }} Group */
 
 export class HeatMap extends TimeChart {
-  key = ""; // what the image was made for
+  key = ""; // the settings that the cached image was made with
   /** @type {OffscreenCanvas} */
   cached;
   /** @type {Group[]} */
@@ -38,7 +38,7 @@ export class HeatMap extends TimeChart {
     this.sorting = sorting;
     const { utilisation: used, link_class: kind, link_box: box } = run.columns;
     const keys = grouping === "class" ? kind : grouping === "box" ? box : null;
-    // Links between boxes come last.
+    // Links between boxes are last.
     const key = (/** @type {number} */ link) => (keys ? (keys[link] < 0 ? Infinity : keys[link]) : 0);
     const links = Array.from({ length: run.links }, (_, link) => link);
     links.sort((a, b) => {
@@ -92,7 +92,7 @@ export class HeatMap extends TimeChart {
   y(link) {
     return TOP + (this.high * (this.place[link] + 0.5)) / this.run.links;
   }
-  /** The link at a place, or -1. @param {number} y */
+  /** The link at a position, or -1. @param {number} y */
   link(y) {
     const row = Math.floor(((y - TOP) / this.high) * this.run.links);
     return row >= 0 && row < this.run.links ? this.order[row] : -1;
@@ -118,7 +118,7 @@ export class HeatMap extends TimeChart {
     this.playhead(seconds);
   }
 
-  /** Names of rows where there is room, and of groups. @param {number} wide */
+  /** Draw the names of groups, and those of rows if there is room. @param {number} wide */
   drawGroups(wide) {
     const { context, run, colours } = this;
     const row = this.high / Math.max(run.links, 1);
@@ -161,7 +161,7 @@ export class HeatMap extends TimeChart {
       }
     }
   }
-  /** A text that fits beside the rows. @param {string} text */
+  /** Shorten a text to fit beside the rows. @param {string} text */
   cut(text, room = this.left - 10) {
     const { context } = this;
     if (context.measureText(text).width <= room) return text;
@@ -170,7 +170,7 @@ export class HeatMap extends TimeChart {
     return `${kept}…`;
   }
 
-  /** When links were down or slow. */
+  /** Mark the times in which links were down or slow. */
   drawFaults() {
     const { context, run, colours } = this;
     this.shade(run);
@@ -210,7 +210,7 @@ export class HeatMap extends TimeChart {
     context.strokeRect(this.left, this.y(link) - high / 2, wide, high);
   }
 
-  /** When and where a chunk was on the links. @param {number} chunk */
+  /** Mark when and on which links a chunk was. @param {number} chunk */
   drawChunk(chunk) {
     const { context, run } = this;
     context.fillStyle = this.colours.pick;
@@ -224,7 +224,7 @@ export class HeatMap extends TimeChart {
     }
   }
 
-  /** The critical path: an outline around each of its transfers, on each link that it takes. */
+  /** Outline each transfer of the critical path, on each of its links. */
   drawPath() {
     const { context, run } = this;
     const high = Math.max(this.high / run.links, 4);

@@ -1,4 +1,4 @@
-// The panel beside the picture: what is selected, in words. Buttons in it select and go to moments.
+// The panel beside the picture describes the selection. Its buttons select other things or go to moments.
 
 import { REDUCE } from "./run.js";
 import { bandwidth, count, escaped, moment, percent, ranges, size, time } from "./format.js";
@@ -6,8 +6,8 @@ import { ringColour } from "./theme.js";
 /** @import { Facts, Kind, PathRow, Pick, TreeRow, View } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
-const ROWS = 60; // of a table; the rest is counted
-const LINES = 12; // of a list
+const ROWS = 60; // most rows of a table; the others are only counted
+const LINES = 12; // most lines of a list
 
 /**
  * The panel's HTML for one run at a moment.
@@ -56,9 +56,9 @@ function others(run, transfer, side) {
   return (side === "to" ? targets : sources).map((end) => toNode(run, end)).join(" ");
 }
 
-/** A reminder, where single transfers are not all there are. @param {Facts} f */
+/** A note, if the page does not have all transfers. @param {Facts} f */
 function chosen(f) {
-  return f.every > 1 ? `<p class="none">Single transfers: those of ${f.chosen} only.</p>` : "";
+  return f.every > 1 ? `<p class="none">This page has the transfers of ${f.chosen} only.</p>` : "";
 }
 
 /** @param {Run} run */
@@ -95,27 +95,27 @@ function node(run, id, tick) {
     ${id < run.npus ? facts(holdings(run, id, tick)) : ""}${chosen(run.facts)}
     <h3>Sends now</h3>${list(moving(run, out, tick, "to"), "nothing")}
     <h3>Sends next, and why it waits</h3>
-    ${list(next.slice(0, LINES), "nothing any more")}${rest(LINES, next.length, "links")}
+    ${list(next.slice(0, LINES), "nothing left to send")}${rest(LINES, next.length, "links")}
     <h3>Receives now</h3>${list(moving(run, into, tick, "from"), "nothing")}`;
 }
 
-/** What an NPU has. @param {Run} run @param {number} npu @param {number} tick */
+/** The data that an NPU holds. @param {Run} run @param {number} npu @param {number} tick */
 function holdings(run, npu, tick) {
   const held = run.holds(npu, tick);
   const share = run.received(npu, tick),
     all = run.columns.received_bytes[npu];
   const part = `${size(share * all)} of ${size(all)} (${percent(share)})`;
-  const rows = [["received", all ? part : "nothing at any time"]];
-  if (held.own.length) rows.push(["its own", `chunks ${ranges(held.own)}`]);
-  else if (run.facts.reducing) rows.push(["its own", "a contribution to the sums"]);
-  rows.push(["has whole", held.whole.length ? `chunks ${ranges(held.whole)}` : "no other chunk yet"]);
+  const rows = [["received", all ? part : "nothing"]];
+  if (held.own.length) rows.push(["own data", `chunks ${ranges(held.own)}`]);
+  else if (run.facts.reducing) rows.push(["own data", "a contribution to the sums"]);
+  rows.push(["complete", held.whole.length ? `chunks ${ranges(held.whole)}` : "none yet"]);
   if (run.facts.reducing)
-    rows.push(["sums so far", held.sums.length ? `chunks ${ranges(held.sums)}` : "none"]);
+    rows.push(["partial sums", held.sums.length ? `chunks ${ranges(held.sums)}` : "none"]);
   return rows;
 }
 
 /**
- * What is on some links, and where it goes to or comes from.
+ * The chunks on some links, with their destinations or sources.
  * @param {Run} run @param {Iterable<number>} links @param {number} tick @param {"to" | "from"} side
  */
 function moving(run, links, tick, side) {
@@ -133,7 +133,7 @@ function moving(run, links, tick, side) {
 }
 
 /**
- * What begins next on each of some links, the first one first, and why not yet.
+ * The next transfer of each of some links, the earliest first, and why it has not begun.
  * @param {Run} run @param {Iterable<number>} links @param {number} tick
  */
 function waiting(run, links, tick) {
@@ -153,7 +153,7 @@ function because(run, i, tick) {
   const why = run.why(i, tick);
   if (why.what === "data") {
     const from = why.from >= 0 ? ` from ${toNode(run, why.from)}` : "";
-    return `waits for its data${from}, there at ${go(run, why.until)}`;
+    return `waits for its data${from}, which arrive at ${go(run, why.until)}`;
   }
   if (why.what === "link")
     return `waits for the link, busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
@@ -161,7 +161,7 @@ function because(run, i, tick) {
     const until = `busy with ${toChunk(why.chunk)} until ${go(run, why.until)}`;
     return `waits for ${toLink(run, why.link)} on its way, ${until}`;
   }
-  return "data and links are free: the schedule has others go first elsewhere";
+  return "its data and links are ready, but the schedule starts it later";
 }
 
 /** @param {Run} run @param {number} id @param {number} tick */
@@ -200,15 +200,15 @@ function link(run, id, tick) {
   return `<h2>Link ${id}</h2>${facts(rows)}${chosen(f)}
     <h3>Transfers waiting for it, and its busy times</h3>
     <canvas class="queue" data-link="${id}" role="img" aria-label="queue of the link over time"></canvas>
-    <h3>Comes next</h3>${list(coming, "nothing any more")}${rest(LINES, left, "transfers")}`;
+    <h3>Next</h3>${list(coming, "nothing left to send")}${rest(LINES, left, "transfers")}`;
 }
 
 /** @param {Run} run @param {number} id @param {number} tick */
 function chunk(run, id, tick) {
   if (id >= run.chunks) return `<p class="none">There is no chunk ${id} here.</p>`;
   if (!run.hasChunk(id)) {
-    const kept = `those of ${run.facts.chosen} are`;
-    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page: ${kept}.</p>`;
+    const kept = `which has those of ${run.facts.chosen} only`;
+    return `<h2>Chunk ${id}</h2><p class="none">Its transfers are not in this page, ${kept}.</p>`;
   }
   const tree = run.tree(id);
   const source = run.columns.chunk_source[id];
@@ -230,7 +230,7 @@ function chunk(run, id, tick) {
   return `<h2>Chunk ${id}</h2>${facts(rows)}${table(["leaves", `from, to${adds}`, "arrives"], tree, tick, cells)}`;
 }
 
-const WHY = ["at once", "after its data", "after the link", "held back"];
+const WHY = ["at once", "after its data", "after the link", "delayed"];
 
 /** @param {Run} run @param {number} tick */
 function critical(run, tick) {
@@ -250,7 +250,7 @@ function critical(run, tick) {
 }
 
 /**
- * Transfers in order of time, those around the moment if there are many.
+ * Transfers in order of time; if there are many, those around the moment.
  * @template {TreeRow | PathRow} Row
  * @param {string[]} heads @param {Row[]} rows @param {number} tick @param {(row: Row) => string[]} cells
  */
@@ -292,7 +292,7 @@ export function headline([a, b]) {
   return `${fast} is ${by.toFixed(2)} times as fast as ${slow}`;
 }
 
-/** Two runs in one table, with what differs between them. @param {Run[]} runs */
+/** Two runs in one table, with their differences. @param {Run[]} runs */
 export function compare([a, b]) {
   /** @param {(run: Run) => number | null | undefined} value @param {(value: number) => string} words */
   const figures = (value, words) => {
@@ -321,7 +321,7 @@ export function compare([a, b]) {
     ["network", ...texts((run) => run.facts.title)],
   ];
   const tags = [a, b].map((run, k) => {
-    const name = escaped(run.facts.name).replaceAll(".", "<wbr>."); // a long one breaks before its ending
+    const name = escaped(run.facts.name).replaceAll(".", "<wbr>."); // a long name breaks before its extension
     return `<th><b class="tag ${"ab"[k]}">${"AB"[k]}</b> ${name}</th>`;
   });
   const body = rows

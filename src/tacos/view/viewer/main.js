@@ -1,4 +1,4 @@
-// A view of runs: joins clock, pictures, charts and panel.
+// A view of runs: connects clock, pictures, charts and panel.
 
 import { Histogram, Progress, drawQueue } from "./charts.js";
 import { bandwidth, count, escaped, moment, percent, size, time } from "./format.js";
@@ -9,15 +9,15 @@ import { colours, toggle } from "./theme.js";
 /** @import { Colours, Elements, Kind, Look, Pick, View } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
 
-const STEPS = 100000; // of the slider
-const DURATION = 20; // seconds that a run takes at speed 1
+const STEPS = 100000; // steps of the slider
+const DURATION = 20; // seconds to play a run at speed 1
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const LETTERS = "AB";
-const MOST_NAMES = 4000; // that Find completes
+const MOST_NAMES = 4000; // most names that Find completes
 const CAPTION = 30; // pixels above a network
 
 /**
- * The element with an id, which viewer.html has.
+ * The element of viewer.html with an id.
  * @template {string} Id
  * @param {Id} id @returns {Id extends keyof Elements ? Elements[Id] : HTMLElement}
  */
@@ -40,14 +40,14 @@ export class Viewer {
   colours;
   /** @type {Pick | null} */
   pick = null;
-  panelKey = ""; // what the panel shows
+  panelKey = ""; // identifies the panel's contents
   /** @type {number | undefined} */
-  waiting; // for the next frame
+  waiting; // the request for the next frame
   ring = -1; // the ring that is selected
 
   /**
    * @param {Run[]} runs @param {View} view
-   * @param {Viewer | null} before the view that was seen before, whose selection stays
+   * @param {Viewer | null} before the previous view, whose selection is kept
    */
   constructor(runs, view, before = null) {
     this.runs = runs;
@@ -64,14 +64,14 @@ export class Viewer {
     this.select(before?.pick ?? null);
   }
 
-  /** Another view takes over. */
+  /** Stop, because another view is shown. */
   end() {
     this.play(false);
     this.ended.abort();
     if (this.waiting !== undefined) cancelAnimationFrame(this.waiting);
   }
 
-  // --- what is on the page
+  // --- contents of the page
 
   build() {
     const many = this.runs.length > 1;
@@ -120,7 +120,7 @@ export class Viewer {
     $("path").setAttribute("aria-pressed", `${this.path}`);
   }
 
-  /** What Find offers while people type: nodes by name, links by their ends. */
+  /** Fill in the completions of Find: nodes by name, links by their ends. */
   complete() {
     const run = this.runs[0];
     const nodes = Array.from({ length: run.facts.nodes }, (_, node) => run.nodeName(node));
@@ -165,7 +165,7 @@ export class Viewer {
       .join("");
   }
 
-  // --- what the user does
+  // --- user input
 
   listen() {
     $("play").onclick = () => this.play(!this.playing);
@@ -254,7 +254,7 @@ export class Viewer {
   }
 
   /**
-   * Dragging on a chart moves the clock.
+   * Let dragging on a chart move the clock.
    * @param {HTMLCanvasElement} canvas @param {(x: number) => number} secondsAt
    */
   scrub(canvas, secondsAt) {
@@ -507,7 +507,7 @@ export class Viewer {
     this.drawPanel(look);
   }
 
-  /** Two wide networks are larger one above the other. */
+  /** Put two networks above each other if that makes them larger. */
   stack() {
     if (this.views.length < 2) return;
     const { clientWidth: wide, clientHeight: high } = $("networks");
@@ -517,7 +517,7 @@ export class Viewer {
   }
 
   /**
-   * The panel is rebuilt as rarely as the eye allows: its buttons would vanish under the pointer.
+   * Rebuild the panel rarely, so that its buttons do not vanish under the pointer.
    * @param {Look} look
    */
   drawPanel(look) {

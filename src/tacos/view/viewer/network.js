@@ -1,4 +1,4 @@
-// The network as a picture: nodes, links in the colour of how busy they are, chunks on their way.
+// Draws the network: nodes, links coloured by how busy they are, and chunks in flight.
 
 import { BAR, ELBOW, LINE, Plan } from "./plan.js";
 import { REDUCE } from "./run.js";
@@ -6,8 +6,8 @@ import { fitted, ringColour } from "./theme.js";
 /** @import { Colours, Look, Pick, TreeRow } from "./types.d.ts" */
 
 const MOST_DOTS = 15000;
-const PIES = 1500; // NPUs up to which each shows its share as a pie
-const SMALLEST = 10; // font, in pixels; smaller labels are left out
+const PIES = 1500; // largest number of NPUs drawn as pies of their share
+const SMALLEST = 10; // smallest font in pixels; smaller labels are omitted
 
 export class NetworkView extends Plan {
   /** @type {CanvasRenderingContext2D} */
@@ -267,7 +267,7 @@ export class NetworkView extends Plan {
       context.textAlign = "center";
       context.textBaseline = "middle";
       for (const [x, y, chunk] of dots[group]) {
-        const high = Math.min(9, (2.6 * r) / `${chunk}`.length); // so that its digits stay inside
+        const high = Math.min(9, (2.6 * r) / `${chunk}`.length); // keeps the digits inside
         if (high < 6) continue;
         context.font = `600 ${high}px system-ui, sans-serif`;
         context.fillText(`${chunk}`, x, y + 0.5);
@@ -276,7 +276,7 @@ export class NetworkView extends Plan {
   }
 
   /**
-   * NPUs that have a chunk at a moment: 2 whole, 1 a part of the sum.
+   * The NPUs that have a chunk at a moment: 2 complete, 1 a partial sum.
    * @param {TreeRow[]} rows @param {number} chunk @param {number} tick
    */
   holders(rows, chunk, tick) {
@@ -335,7 +335,7 @@ export class NetworkView extends Plan {
     }
   }
 
-  /** Names or numbers of NPUs, in them or below them: what fits in readable letters for all. */
+  /** Choose names or numbers, inside or below the NPUs: whichever is readable for all of them. */
   labelling() {
     const { context, run } = this;
     const r = this.radius;
@@ -386,7 +386,7 @@ export class NetworkView extends Plan {
   /** @param {number} k @param {number} x @param {number} y @param {number} half @param {boolean} picked */
   drawSwitch(k, x, y, half, picked) {
     const { context, colours } = this;
-    const least = this.unit > 14 ? 14 : 2; // so that a name fits
+    const least = this.unit > 14 ? 14 : 2; // room for a name
     const high = this.half[k] ? Math.min(Math.max(BAR * this.unit, least), 32) : 2 * this.radius;
     context.beginPath();
     context.roundRect(x - half, y - high / 2, 2 * half, high, Math.min(5, high / 4));

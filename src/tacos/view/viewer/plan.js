@@ -1,4 +1,4 @@
-// Where a network's nodes and links are in a canvas: zoom, curves, and what is under the pointer.
+// Positions of a network's nodes and links in a canvas: zoom, curves, and the object under the pointer.
 
 /** @import { Pick } from "./types.d.ts" */
 /** @import { Run } from "./run.js" */
@@ -11,10 +11,10 @@ const AIR = 16, // pixels around the network
   NAMES = 12; // pixels for the names of boxes, below them
 
 export class Plan {
-  width = 0; // of the canvas
+  width = 0; // pixels of the canvas
   height = 0;
-  radius = 0; // of an NPU, in pixels
-  wide = 0; // of a link, in pixels
+  radius = 0; // pixels, of an NPU
+  wide = 0; // pixels, of a link
 
   /** @param {HTMLCanvasElement} canvas @param {Run} run */
   constructor(canvas, run) {
@@ -55,7 +55,7 @@ export class Plan {
     return box;
   }
 
-  /** Per link, the shares of its way that lie under the nodes at its ends: chunks move in between. */
+  /** Per link, the parts of its curve that its end nodes cover; chunks move in between. */
   margins() {
     const { rims } = this;
     const key = `${this.zoom.tall} ${this.radius / this.zoom.scale}`;
@@ -100,7 +100,7 @@ export class Plan {
     const below = this.run.facts.frames.length ? NAMES : 0;
     const across = (width - 2 * AIR) / (right - left),
       down = (height - 2 * AIR - below) / (bottom - top);
-    const most = LARGEST / this.run.facts.radius; // else links would lie beside the NPUs that they join
+    const most = LARGEST / this.run.facts.radius; // otherwise, links would miss the NPUs that they join
     const least = Math.min(across, down, most);
     const longer = this.run.facts.elastic;
     const scale = Math.min(across, longer * least);
@@ -139,7 +139,7 @@ export class Plan {
   py(y) {
     return this.zoom.y + this.zoom.scale * this.zoom.tall * y;
   }
-  /** Pixels per unit of the layout, in the direction that has fewer. */
+  /** Pixels per unit of the layout, in the direction with fewer pixels. */
   get unit() {
     return this.zoom.scale * Math.min(1, this.zoom.tall);
   }
@@ -147,7 +147,7 @@ export class Plan {
   // --- curves
 
   /**
-   * Where on a link's curve a share of the way is, in pixels.
+   * The point at a share of the way along a link's curve, in pixels.
    * @param {number} k @param {number} share @returns {[number, number]}
    */
   along(k, share) {
@@ -188,7 +188,7 @@ export class Plan {
     return x1 >= -9 && y1 >= -9 && x0 <= this.width + 9 && y0 <= this.height + 9;
   }
 
-  /** What is under the pointer. @param {number} x @param {number} y @returns {Pick | null} */
+  /** The object under the pointer. @param {number} x @param {number} y @returns {Pick | null} */
   hit(x, y) {
     for (let k = this.nodes.length - 1; k >= 0; k--) {
       const dx = Math.abs(x - this.px(this.xy[2 * k])),

@@ -1,6 +1,6 @@
-// One run: what happened when, and the questions people ask about it. Times are ticks, whole numbers;
-// `tick` is one in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
-// NPU, both in order of time. Other groupings are made on demand.
+// One run: its events, and queries about them. Times are whole numbers of ticks;
+// `tick` is one tick in seconds. Intervals (a link busy with a transfer) are grouped by link, arrivals by
+// NPU, both in order of time. Other groupings are computed on demand.
 
 /** @import { Columns, Facts, Fault, Groups, PathRow, Pick, TreeRow, Why } from "./types.d.ts" */
 
@@ -100,7 +100,7 @@ export class Run {
     return this.facts.total_chunks;
   }
 
-  /** Whether single transfers of a chunk are known. @param {number} chunk */
+  /** Whether the page has the transfers of a chunk. @param {number} chunk */
   hasChunk(chunk) {
     return chunk >= 0 && chunk < this.chunks && chunk % this.facts.every === 0;
   }
@@ -114,7 +114,7 @@ export class Run {
   linkName(link) {
     return `${this.nodeName(this.src[link])} → ${this.nodeName(this.dst[link])}`;
   }
-  /** The same without the words that all have. @param {number} link */
+  /** A link's name without the words that all links share. @param {number} link */
   briefLink(link) {
     return this.linkName(link).replaceAll("NPU ", "");
   }
@@ -123,7 +123,7 @@ export class Run {
     const all = this.columns.utilisation;
     return all.reduce((sum, share) => sum + share, 0) / Math.max(1, all.length);
   }
-  /** The slowest executed time, in seconds; null where it is not known. */
+  /** The slowest executed time in seconds; null if unknown. */
   get executed() {
     return this.facts.executed?.executed_s ?? null;
   }
@@ -137,7 +137,7 @@ export class Run {
     return id < this.facts.nodes ? id : -1;
   }
   /**
-   * What a text means: "npu 3", "switch 1", "link 12", "chunk 40", a number alone (an NPU), a node's name, or the two
+   * Resolve a text: "npu 3", "switch 1", "link 12", "chunk 40", a plain number (an NPU), a node's name, or the two
    * ends of a link as in `a/gpu0-tor`, `0 → 1` or `a/gpu0 tor`.
    * @param {string} text @returns {Pick | null}
    */
@@ -152,7 +152,7 @@ export class Run {
   }
   /** @param {string} words */
   linkNamed(words) {
-    // Names may contain the sign between the ends: every place is tried.
+    // Names may contain the separator, so every position is tried.
     for (const { 0: sign, index } of words.matchAll(/\s*(?:->|→|–|-|,|\s)\s*/g)) {
       const from = this.nodeNamed(words.slice(0, index)),
         to = this.nodeNamed(words.slice(index + sign.length));
@@ -173,27 +173,27 @@ export class Run {
     return Math.min(this.bins - 1, Math.max(0, Math.floor((tick / this.end) * this.bins)));
   }
   /**
-   * How busy a link is around a moment, 0 to 255: not at all before the first transfer, after the last, and
-   * while it is down.
+   * How busy a link is around a moment, 0 to 255; 0 before the first transfer, after the last, and
+   * while the link is down.
    * @param {number} link @param {number} tick
    */
   busy(link, tick) {
     if (tick <= 0 || tick >= this.end || this.fault(link, tick)?.down) return 0;
     return this.columns.busy[link * this.bins + this.bin(tick)];
   }
-  /** The fault that a link has at a moment, those that cut it first. @param {number} link @param {number} tick */
+  /** The fault of a link at a moment; if there are several, one that cuts the link. @param {number} link @param {number} tick */
   fault(link, tick) {
     const here = this.faultsOf.get(link)?.filter((fault) => fault.begin <= tick && tick < fault.end);
     return here?.find((fault) => fault.down) ?? here?.[0];
   }
-  /** How many of the ticks between two moments a link is down. @param {number} link @param {number} from @param {number} to */
+  /** The number of ticks between two moments in which a link is down. @param {number} link @param {number} from @param {number} to */
   stalled(link, from, to) {
     let sum = 0;
     for (const fault of this.faultsOf.get(link) ?? [])
       if (fault.down) sum += Math.max(0, Math.min(to, fault.end) - Math.max(from, fault.begin));
     return sum;
   }
-  /** The share of all it will get that an NPU has, 0 to 1. @param {number} npu @param {number} tick */
+  /** The share of its data that an NPU has received, 0 to 1. @param {number} npu @param {number} tick */
   received(npu, tick) {
     const at = (tick / this.end) * this.bins;
     if (at >= this.bins) return this.columns.received_bytes[npu] > 0 ? 1 : 0;
@@ -210,14 +210,14 @@ export class Run {
     return this.begin[i] + this.columns.busy_length[i];
   }
   /**
-   * When what interval i carries has left the link at its other end.
+   * When the data of interval i have left the far end of the link.
    * @param {number} i @param {number} link
    */
   lands(i, link) {
     return this.leaves(i) + this.latency[link];
   }
   /**
-   * Calls visit(interval, share of the way) for what is on a link.
+   * Call visit(interval, share of the way) for each transfer on a link.
    * @param {number} link @param {number} tick @param {(interval: number, share: number) => void} visit
    */
   moving(link, tick, visit) {
@@ -244,7 +244,7 @@ export class Run {
     return i < this.linkBegin[link + 1] ? i : -1;
   }
   /**
-   * The moment nearest to another one, before or after it, at which something starts.
+   * The nearest moment before or after another one at which a transfer starts.
    * @param {number} tick @param {boolean} forth
    */
   neighbour(tick, forth) {
@@ -292,7 +292,7 @@ export class Run {
     const lane = this.laneOf[transfer];
     return this.columns.lane_link.subarray(this.laneLinks[lane], this.laneLinks[lane + 1]);
   }
-  /** Where a transfer comes from and goes to: the ends of its tree of links. @param {number} transfer */
+  /** The sources and destinations of a transfer: the ends of its tree of links. @param {number} transfer */
   endsOf(transfer) {
     const lane = this.laneOf[transfer];
     let ends = this.ends.get(lane);
@@ -313,7 +313,7 @@ export class Run {
     for (const i of this.intervalsByTransfer.of(transfer)) first = Math.min(first, this.begin[i]);
     return first;
   }
-  /** When a transfer has arrived everywhere. @param {number} transfer */
+  /** When a transfer has arrived at all destinations. @param {number} transfer */
   arrival(transfer) {
     let last = 0;
     for (const a of this.arrivalsByTransfer.of(transfer)) last = Math.max(last, this.columns.arrival_time[a]);
@@ -360,9 +360,9 @@ export class Run {
     return last;
   }
 
-  // --- questions
+  // --- queries
 
-  /** When what interval i carries could have gone: its data were there. @param {number} i */
+  /** When the data of interval i were ready to be sent. @param {number} i */
   ready(i) {
     const transfer = this.transferOf[i],
       link = this.linkOf(i),
@@ -384,7 +384,7 @@ export class Run {
     return last;
   }
 
-  /** How many transfers could go over a link but wait, as steps [tick, number]. @param {number} link */
+  /** The number of ready transfers that wait for a link, as steps [tick, number]. @param {number} link */
   queue(link) {
     if (this.lastQueue?.link === link) return this.lastQueue.steps;
     return (this.lastQueue = { link, steps: this.queued(link) }).steps;
@@ -408,7 +408,7 @@ export class Run {
   }
 
   /**
-   * Why interval i, which begins later, has not begun.
+   * Why interval i has not begun yet.
    * @param {number} i @param {number} tick @returns {Why}
    */
   why(i, tick) {
@@ -436,7 +436,7 @@ export class Run {
   }
 
   /**
-   * What an NPU holds: chunks that arrived whole, and sums that are under way.
+   * The data of an NPU: chunks that arrived complete, and partial sums.
    * @param {number} npu @param {number} tick
    */
   holds(npu, tick) {

@@ -1,5 +1,5 @@
-// Colours of the canvases, read from the style sheet so that there is one place for both themes.
-// Ramps grow in one direction of lightness, so they work in grey, in print and for any colour vision.
+// Colours of the canvases, read from the style sheet, which defines both themes.
+// The lightness of ramps is monotonic, so they work in grey, in print and for any colour vision.
 
 /** @import { Colours } from "./types.d.ts" */
 
@@ -8,7 +8,7 @@ const RAMPS = {
   dark: ["#2b3643", "#264b6e", "#27699c", "#3f8cc4", "#74b5e0", "#a6d4f3"],
 };
 
-// Colours that differ in hue and lightness, on light and on dark paper.
+// Colours that differ in hue and lightness, on light and dark backgrounds.
 const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
 
 /** @param {string} colour */
@@ -27,7 +27,7 @@ function ramp(stops) {
   });
 }
 
-/** What canvases need to know about the current theme. @returns {Colours} */
+/** The colours of the current theme. @returns {Colours} */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const names = [
@@ -63,7 +63,7 @@ export function toggle() {
 }
 
 /**
- * A canvas as large as its box, in device pixels; drawing is in CSS pixels.
+ * Resize a canvas to its box, in device pixels; drawing uses CSS pixels.
  * @param {HTMLCanvasElement} canvas
  */
 export function fitted(canvas) {

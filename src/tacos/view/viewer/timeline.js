@@ -23,7 +23,7 @@ export class TimelineView {
   waiting;
   pick = -1;
   left = 96; // pixels of row names
-  top = 0; // rows that are scrolled out
+  top = 0; // rows scrolled out at the top
   from = 0; // ticks at the left edge
   panelKey = "";
   canvas = /** @type {HTMLCanvasElement} */ (/** @type {unknown} */ (null));
@@ -73,7 +73,7 @@ export class TimelineView {
     $("path").hidden = true;
   }
 
-  /** The style of a category's key. @param {number} k */
+  /** The style of a category's swatch. @param {number} k */
   swatch(k) {
     const look = this.facts.looks[k];
     if (!look) return `background:${ringColour(k)}`;
@@ -133,7 +133,7 @@ export class TimelineView {
     signal.addEventListener("abort", () => sized.disconnect());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.look(), { signal });
   }
-  /** Another view takes over. */
+  /** Stop, because another view is shown. */
   end() {
     this.ended.abort();
     if (this.waiting !== undefined) cancelAnimationFrame(this.waiting);
@@ -168,7 +168,7 @@ export class TimelineView {
     action();
   }
 
-  // --- what is seen
+  // --- visible part
 
   look() {
     this.colours = colours();
@@ -223,7 +223,7 @@ export class TimelineView {
     const share = Math.min(Math.max((x - this.left) / this.wide, 0), 1);
     return this.from + share * (this.until - this.from);
   }
-  /** The span at a place, or -1. @param {number} x @param {number} y */
+  /** The span at a position, or -1. @param {number} x @param {number} y */
   hit(x, y) {
     const row = this.rows[Math.floor(this.top + y / this.high)];
     if (!row || x < this.left || y > this.canvas.clientHeight - BOTTOM) return -1;
@@ -238,7 +238,7 @@ export class TimelineView {
   name(span) {
     return this.facts.names[this.columns.span_name[span]];
   }
-  /** What else is known of it. @param {number} span */
+  /** Further facts about a span. @param {number} span */
   details(span) {
     return this.facts.details[this.columns.span_detail?.[span] ?? -1] ?? [];
   }
@@ -277,7 +277,7 @@ export class TimelineView {
         context.fillRect(0, y + 1, width, high - 1);
         context.globalAlpha = 1;
       }
-      let painted = -Infinity; // pixels, so that a crowd of short spans is drawn once
+      let painted = -Infinity; // right edge in pixels, so that many short spans are drawn once
       const from = above(begin, this.from, row.first, row.end);
       for (let i = Math.max(row.first, from - 1); i < row.end && begin[i] <= this.until; i++) {
         const x = Math.max(this.x(begin[i]), this.left),
@@ -374,7 +374,7 @@ export class TimelineView {
     }
   }
 
-  // --- what people ask
+  // --- user input
 
   /** @param {MouseEvent} event */
   hover(event) {
@@ -471,7 +471,7 @@ export class TimelineView {
   }
 }
 
-/** A text cut to a width. @param {CanvasRenderingContext2D} context @param {string} text @param {number} room */
+/** Shorten a text to a width. @param {CanvasRenderingContext2D} context @param {string} text @param {number} room */
 function fitting(context, text, room) {
   let kept = text;
   while (kept.length > 1 && context.measureText(kept).width > room) kept = kept.slice(0, -1);

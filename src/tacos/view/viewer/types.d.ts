@@ -1,7 +1,7 @@
-// What the viewer's modules hand to each other; `make lint` checks them against these types. The page does
-// not contain this file. `Facts` and `Columns` are what view/record.py writes; tests/view/test_page.py compares.
+// The types that the viewer's modules share; `make lint` checks the modules against them. The page does
+// not contain this file. view/record.py writes `Facts` and `Columns`; tests/view/test_page.py compares them.
 
-/** Plain values of a run, of those that the page uses. */
+/** Plain values of a run that the page uses. */
 export interface Facts {
   name: string;
   title: string;
@@ -9,27 +9,27 @@ export interface Facts {
   npus: number;
   nodes: number;
   links: number;
-  /** Of all nodes, or empty. */
+  /** Names of all nodes, or empty. */
   names: string[];
   pipelined: boolean;
   whole_chunks: boolean;
-  /** Of a node, in units of the layout. */
+  /** Radius of a node, in units of the layout. */
   radius: number;
-  /** Of a link, in units of the layout. */
+  /** Width of a link, in units of the layout. */
   width: number;
   /** The smallest distance between two NPUs, in units of the layout. */
   gap: number;
   frames: [left: number, top: number, right: number, bottom: number, label: string][];
-  /** How many times the picture may be stretched in one direction. */
+  /** Largest factor by which the picture may be stretched in one direction. */
   elastic: number;
-  /** Classes of links, by bandwidth and latency, and boxes, in words. */
+  /** Names of the classes of links (by bandwidth and latency), and of boxes. */
   classes: string[];
   boxes: string[];
   collective: string;
   size_bytes: number;
   engine: string | null;
   seed: number | null;
-  /** Per part; null where parts have different numbers of chunks. */
+  /** Chunks per part; null if parts have different numbers of chunks. */
   chunks: number | null;
   total_chunks: number;
   transfers: number;
@@ -37,12 +37,12 @@ export interface Facts {
   algbw_Bps: number;
   busbw_Bps: number;
   utilisation_mean: number;
-  /** Seconds: the slowest rule, and each rule. Null where it could not be computed. */
+  /** Executed times in seconds: the slowest rule, and each rule. Null if they could not be computed. */
   executed: Record<
     "executed_s" | "executed_order_s" | "executed_first_come_s" | "executed_shared_s",
     number
   > | null;
-  /** Whether times are not the schedule's own, and what was simulated, in words. */
+  /** Whether the times were simulated and are not the schedule's own; then what was simulated, in words. */
   simulated: boolean;
   banner: string;
   faults: Fault[];
@@ -51,9 +51,9 @@ export interface Facts {
   tick_s: number;
   /** Equal parts of the time, in overviews. */
   bins: number;
-  /** Single transfers are there for every so many-th chunk, 1 for all. */
+  /** The page has the transfers of every n-th chunk; 1: of all chunks. */
   every: number;
-  /** The same in words. */
+  /** The chunks whose transfers the page has, in words. */
   chosen: string;
   reducing: boolean;
   notes: string[];
@@ -79,18 +79,18 @@ export interface TimelineFacts {
   streams: string[];
   names: string[];
   categories: string[];
-  /** What is known of the whole, for the panel. */
+  /** Facts about the whole timeline, for the panel. */
   summary: [string, string][];
   /** Views of collectives: number and title. */
   opens: [number, string][];
   notes: string[];
-  /** The one sentence that matters most, or "". */
+  /** The most important sentence, or "". */
   headline: string;
   /** Per category, a colour of the theme and whether it is hatched; empty: colours in order. */
   looks: [colour: Exclude<keyof Colours, "shades" | "css">, hatched: boolean][];
   /** Ranks whose rows stand out. */
   marked: number[];
-  /** What else is known of spans: names and words. */
+  /** Further facts about spans: names and values. */
   details: [string, string][][];
 }
 
@@ -103,13 +103,13 @@ export interface TimelineColumns {
   span_name: Uint32Array;
   span_category: Uint8Array;
   span_bytes: Float64Array;
-  /** The members of its group; 0 where there is none. */
+  /** Number of members of its group; 0: no group. */
   span_members: Uint32Array;
-  /** The span that it waited for last, or -1. */
+  /** The last span that it waited for, or -1. */
   span_after: Int32Array;
   /** The view that shows its collective, or -1. */
   span_view: Int32Array;
-  /** Its place in `details`, where there are any. */
+  /** Its index in `details`, if there are any. */
   span_detail?: Uint32Array;
 }
 
@@ -119,7 +119,7 @@ export interface Ring {
   links: number[];
 }
 
-/** What can be seen one at a time: runs, rings on the network of a run, or a timeline. */
+/** One view of the page: runs, rings on the network of a run, or a timeline. */
 export interface View {
   title: string;
   runs?: number[];
@@ -127,7 +127,7 @@ export interface View {
   timeline?: number;
 }
 
-/** Columns of a run; times are ticks unless they are seconds. */
+/** Columns of a run; times are ticks unless stated otherwise. */
 export interface Columns {
   link_src: Int32Array;
   link_dst: Int32Array;
@@ -166,7 +166,7 @@ export interface Columns {
   npu_count: Uint32Array;
   arrival_transfer: Uint32Array;
   arrival_time: Uint32Array;
-  /** One value where all chunks have the same size. */
+  /** A single value if all chunks have the same size. */
   chunk_bytes: Float64Array;
   chunk_source: Int32Array;
   path_chunk: Uint32Array;
@@ -177,7 +177,7 @@ export interface Columns {
   path_link: Uint32Array;
 }
 
-/** Per column its name, type and length, and whether differences are stored. */
+/** Per column: its name, type and length, and whether differences are stored. */
 export type Layout = [
   name: string,
   type: "u8" | "u32" | "i32" | "f32" | "f64",
@@ -187,7 +187,7 @@ export type Layout = [
 
 export type Kind = "npu" | "link" | "chunk";
 
-/** What is selected, or under the pointer. A switch is an "npu" too: nodes are numbered together. */
+/** An object that is selected or under the pointer. A switch is an "npu" too, since nodes are numbered together. */
 export interface Pick {
   kind: Kind;
   id: number;
@@ -253,7 +253,7 @@ export type Colours = Record<
 export interface Look {
   colours: Colours;
   path: boolean;
-  /** Rings that are drawn instead of what moves. */
+  /** Rings that are drawn instead of transfers. */
   rings?: Ring[];
   /** The ring that is selected, or -1. */
   ring: number;

@@ -1,4 +1,4 @@
-// The page: reads what Python put into it, and shows one view at a time.
+// The page: reads the data that Python put into it, and shows one view at a time.
 
 import { decode } from "./columns.js";
 import { escaped } from "./format.js";
@@ -20,7 +20,7 @@ class Views {
   /** @type {Promise<any>[]} */
   timelines = [];
   /** @type {number[]} */
-  past = []; // views that people came from
+  past = []; // views shown before
 
   constructor() {
     /** @type {View[]} */
@@ -40,7 +40,7 @@ class Views {
     };
   }
 
-  /** A run, read when it is first seen. @param {number} k @returns {Promise<Run>} */
+  /** A run, decoded when it is first shown. @param {number} k @returns {Promise<Run>} */
   run(k) {
     return (this.runs[k] ??= this.readRun(k));
   }
@@ -49,7 +49,7 @@ class Views {
     const { facts, layout, base } = this.runData[k];
     const holder = at(`columns-${k}`);
     const columns = await decode(holder.textContent ?? "", layout);
-    holder.remove(); // text of many megabytes
+    holder.remove(); // frees many megabytes of text
     if (base === undefined) return new Run(facts, columns);
     const before = await this.run(base);
     return new Run({ ...before.facts, ...facts }, { ...before.columns, ...columns });
@@ -74,12 +74,12 @@ class Views {
     before?.end();
     [...this.nav.children].forEach((tab, i) => tab.setAttribute("aria-selected", `${i === k}`));
     this.nav.children[k]?.scrollIntoView({ block: "nearest", inline: "nearest" });
-    // A selection means the same where the network does.
+    // Keep the selection if the network is the same.
     const same = before instanceof Viewer && runs[0]?.facts.title === before.runs[0].facts.title;
     this.shown = line
       ? new TimelineView(line.facts, line.columns, (other) => void this.show(other))
       : new Viewer(runs, view, same ? before : null);
-    Object.assign(window, { viewer: this.shown }); // for tests, and for the curious
+    Object.assign(window, { viewer: this.shown }); // for tests and debugging
   }
 }
 
