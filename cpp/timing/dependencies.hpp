@@ -77,6 +77,7 @@ class Dependencies {
     return moves_[item].pending == 0 && (gangs_.empty() || leads(item));
   }
 
+  bool has_gangs() const { return !gangs_.empty(); }
   // Transfers that must start together, by one of them; none if it is alone.
   std::span<const Item> gang(Item item) const {
     if (gangs_.empty() || moves_[item].gang == kNone) return {};

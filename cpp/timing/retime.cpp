@@ -12,6 +12,7 @@
 #include "timing/as_listed.hpp"
 #include "timing/dependencies.hpp"
 #include "timing/quantum.hpp"
+#include "timing/round_service.hpp"
 #include "timing/service.hpp"
 
 namespace tacos {
@@ -97,6 +98,8 @@ class Ordered {
     return uniform_bytes_ > 0 ? uniform_bytes_ : collective_.bytes(chunk(item));
   }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
+  bool has_gangs() const { return dependencies_.has_gangs(); }
+  bool disturbed() const { return false; }
   // Whether each member starts before another one's arrival changes what it reads.
   bool in_time(std::span<const Item> gang, std::span<const Time> delays,
                std::span<Time> least) const {
@@ -193,17 +196,40 @@ class Ordered {
   std::vector<Time> starts_;
 };
 
+std::int64_t least_bytes(const Collective& collective, const Order& order,
+                         std::span<const Item> rows) {
+  if (collective.uniform_bytes() > 0) return collective.uniform_bytes();
+  auto least = std::numeric_limits<std::int64_t>::max();
+  for (const Item row : rows) least = std::min(least, collective.bytes(order.chunk[row]));
+  return least;
+}
+
 // Start of every leg of every item, item by item.
 std::vector<Time> earliest_starts(const Collective& collective, const Routes& routes,
                                   const Order& order, std::span<const Item> rows, Time quantum,
                                   const Progress& progress) {
-  Ordered ordered(collective, routes, order, rows, progress);
-  const auto legs = ordered.legs();
-  service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
-  if (loop.run() < legs) {
-    throw InfeasibleError("the order can never run: two transfers wait for each other");
+  using Rounds = service::RoundService<Ordered>;
+  const auto least = least_bytes(collective, order, rows);
+  const auto run = [&](bool in_rounds) -> std::optional<std::vector<Time>> {
+    Ordered ordered(collective, routes, order, rows, progress);
+    const auto legs = ordered.legs();
+    const service::Options options{quantum, true, rows.size(), legs};
+    std::optional<std::size_t> started;
+    if (!in_rounds) {
+      started = service::Service(ordered, routes, options, progress).run();
+    } else if (!ordered.has_gangs()) {
+      started = Rounds(ordered, routes, options, least, false, progress).run();
+    }
+    if (!started) return std::nullopt;
+    if (*started < legs) {
+      throw InfeasibleError("the order can never run: two transfers wait for each other");
+    }
+    return ordered.take_starts();
+  };
+  if (Rounds::suits(routes, {quantum}, least)) {
+    if (auto starts = run(true)) return *std::move(starts);
   }
-  return ordered.take_starts();
+  return *run(false);
 }
 
 Transfers pack(const Routes& routes, const Order& order, std::span<const Item> rows,

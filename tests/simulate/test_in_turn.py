@@ -70,6 +70,40 @@ def test_disturbances_too(order, timing, data):
     assert swept is None or swept == run(schedule, False, timing, **trouble)
 
 
+@given(order=orders(), timing=st.sampled_from(TIMINGS), congestion=st.booleans(), data=st.data())
+@settings(max_examples=60)
+def test_a_record_is_the_same_however_a_run_is_followed(order, timing, congestion, data):
+    """Every column of the record: intervals, arrivals and causes, in their order."""
+    schedule = order.retimed()
+    for given_ in (schedule, mutate(data.draw, schedule)):
+        if given_ is not schedule and not tacos.verify(given_, allow_unneeded=True).ok:
+            continue
+        for jitter in (0, 3, US):
+            chosen, expected = (
+                record(given_, in_turn, timing, congestion, jitter) for in_turn in (None, False)
+            )
+            assert chosen == expected
+
+
+def record(schedule, in_turn, timing, congestion, jitter):
+    """What a run says of itself, or why it cannot be."""
+    try:
+        found = _core.simulate(
+            schedule,
+            _lane_routes(schedule, None),
+            timing=timing,
+            in_turn=in_turn,
+            congestion=congestion,
+            record=True,
+            jitter_ps=jitter,
+            seed=1,
+            **disturbances(schedule.topology, (), ()),
+        )
+    except InfeasibleError as error:
+        return str(error)
+    return {name: column.tolist() for name, column in found.items()}
+
+
 @pytest.mark.parametrize(
     ("topology", "kind", "engine"),
     [
