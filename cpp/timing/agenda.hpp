@@ -49,7 +49,9 @@ class Line {
   std::uint64_t top() const { return keys_[first_]; }
   void prefetch() const { fetch_ahead(keys_.data() + first_ + 1); }
   void prefetch_top() const { fetch_ahead(keys_.data() + first_); }
-  void prefetch_end() const { fetch_ahead(keys_.data() + keys_.size()); }
+  void prefetch_end() const {
+    if (!keys_.empty()) fetch_ahead(&keys_.back());
+  }
   // Returns whether `key` is now the first.
   bool push(std::uint64_t key) {
     keys_.push_back(key);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,3 +153,24 @@ def test_what_fails_is_told_by_the_event_loop():
     down = [Fault(link=0, begin="0s", end=None, slowdown=float("inf"))]
     with pytest.raises(InfeasibleError, match="can never cross"):
         tacos.simulate(schedule, faults=down, timing="order", record=False)
+
+
+def test_disturbed_runs_share_the_undisturbed_one(monkeypatch):
+    topology = line()
+
+    def make(size):
+        reduced = co.all_reduce(topology, size, chunks=2)
+        return tacos.synthesize(topology, reduced, engine="greedy").expand()
+
+    schedule = make("1MB")
+    first = tacos.simulate(schedule, jitter="1us", seed=1, timing="order", record=False)
+    runs = []
+    module = sys.modules["tacos.simulate"]
+    monkeypatch.setattr(
+        module, "_simulate", lambda *a, **k: runs.append(1) or _core.simulate(*a, **k)
+    )
+    again = tacos.simulate(schedule, jitter="1us", seed=2, timing="order", record=False)
+    assert len(runs) == 1
+    assert again.clean_time_ps == first.clean_time_ps
+    other = tacos.simulate(make("4MB"), jitter="1us", seed=1, timing="order", record=False)
+    assert other.clean_time_ps > first.clean_time_ps
