@@ -1,8 +1,9 @@
 """Speed and memory of the simulator: nanoseconds and bytes per transfer, against 120 ns.
 
 ``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time, of one
-core. Memory is what a run adds to the process at its peak, the trace included; and without a trace, also with
-jitter, which makes every transfer come at a moment of its own.
+core, of the best of three runs. Memory is what a run adds to the process at its peak, the trace included; and without a
+trace, also with jitter, which makes every transfer come at a moment of its own. Runs with jitter after the first one share the
+undisturbed run that their loss is measured against.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orders that are timed in one sweep: the event loop finds the same, and what it serves otherwise is left to it."""
+"""Orders that are timed in one sweep or in rounds: the event loop finds the same, and what it serves otherwise is left to it."""
 
 from __future__ import annotations
 
@@ -55,17 +55,20 @@ def order_of(schedule):
 def test_a_sweep_finds_what_the_event_loop_finds(order):
     swept, expected = timed(order, True), timed(order, False)
     assert swept is None or swept == expected
+    assert timed(order, None) == expected  # in rounds, where no sweep does
     again = order_of(expected)
-    swept = timed(again, True)
-    assert swept is None or swept == timed(again, False)
+    swept, expected = timed(again, True), timed(again, False)
+    assert swept is None or swept == expected
+    assert timed(again, None) == expected
 
 
 @given(orders(random_topologies(max_npus=4), max_chunks=2))
 @settings(max_examples=50)
 def test_slow_networks_too(order):
     """Starts that need more than 32 bits, which are rounded."""
-    swept = timed(order, True)
-    assert swept is None or swept == timed(order, False)
+    swept, expected = timed(order, True), timed(order, False)
+    assert swept is None or swept == expected
+    assert timed(order, None) == expected
 
 
 @given(order=orders(), seed=st.integers(0, 99))
@@ -78,8 +81,9 @@ def test_lists_that_are_no_way_to_run_anything(order, seed):
         for r, c, _, _, _ in order.rows
     ]
     mixed = replace(order, rows=rows)
-    swept = timed(mixed, True)
-    assert swept is None or swept == timed(mixed, False)
+    swept, expected = timed(mixed, True), timed(mixed, False)
+    assert swept is None or swept == expected
+    assert timed(mixed, None) == expected
 
 
 @pytest.mark.parametrize(

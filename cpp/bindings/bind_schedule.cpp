@@ -200,7 +200,8 @@ fastest. Empty if there are no two such routes: then all channels take the route
 
 Immutable. Transfers that share route, operation and what they read form a lane; a transfer is a
 chunk and a start in units of `quantum_ps`. An orbit stores the transfers of representatives and a
-symmetry instead of all transfers; expand() writes them out.)")
+symmetry instead of all transfers; expand() writes them out.)",
+                       nb::is_weak_referenceable())
       .def(nb::new_(&make_schedule), nb::kw_only(), "collective"_a, "routes"_a,
            "lane_route"_a.noconvert(), "lane_op"_a.noconvert(), "lane_reads"_a.noconvert(),
            "lane_begin"_a.noconvert(), "chunk"_a.noconvert(), "start"_a.noconvert(), "quantum_ps"_a,

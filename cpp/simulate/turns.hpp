@@ -111,6 +111,8 @@ class Turns {
   }
 
   bool trees() const { return trees_; }
+  // Whether a write came before its turn at some time.
+  bool held_any() const { return held_any_; }
 
   // Prefetches the memory that `write` will access, in three steps; for transfers with one destination.
   void prefetch_turn(Item item) const {
@@ -121,6 +123,9 @@ class Turns {
     } else {
       fetch_ahead(&turns_[turn]);
     }
+  }
+  void prefetch_read(Item item) const {
+    if (!trees_ && tasks_[item].reads != kFree) fetch_ahead(&turns_[tasks_[item].reads]);
   }
   void prefetch_readers(Item item) const {
     const auto turn = trees_ ? kFree : tasks_[item].writes;
@@ -167,6 +172,7 @@ class Turns {
     }
     if (turns_[turn].first == kClosed) {
       held_[turn].emplace_back(item, end);
+      held_any_ = true;
       return;
     }
     visible(item, end);
@@ -456,6 +462,7 @@ class Turns {
   LargeVector<Turn> turns_;                // grouped by cell
   std::vector<Item> readers_;
   std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
+  bool held_any_ = false;
   // While building only:
   std::vector<Duration> durations_;  // per lane
   std::vector<Event> events_, sorted_;

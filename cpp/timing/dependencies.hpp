@@ -16,6 +16,7 @@
 #include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
+#include "timing/cells.hpp"
 #include "timing/retime.hpp"
 #include "timing/service.hpp"
 
@@ -55,18 +56,20 @@ class Dependencies {
   Dependencies(const Collective& collective, const Routes& routes, const Order& order,
                std::span<const Item> rows, const Progress& progress)
       : routes_(routes) {
-    list_moves(order, rows);
-    find_cells(collective, progress);
+    list_moves(collective, order, rows);
     building_.resize(cells_.size());
+    waits_.reserve(2 * rows.size());  // of which what is not needed is never touched
+    std::uint32_t step = 0;
     for (Item begin = 0; begin < rows.size();) {
       Item end = begin + 1;
       while (end < rows.size() && order.step[rows[end]] == order.step[rows[begin]]) ++end;
-      add_step(begin, end);
+      add_step(begin, end, ++step);
       if (progress && (begin >> 16) != (end >> 16)) progress(0);
       begin = end;
     }
     collect_gangs();
     building_ = {};
+    exchanged_ = {};
     above_ = {};
   }
 
@@ -77,6 +80,7 @@ class Dependencies {
     return moves_[item].pending == 0 && (gangs_.empty() || leads(item));
   }
 
+  bool has_gangs() const { return !gangs_.empty(); }
   // Transfers that must start together, by one of them; none if it is alone.
   std::span<const Item> gang(Item item) const {
     if (gangs_.empty() || moves_[item].gang == kNone) return {};
@@ -128,12 +132,17 @@ class Dependencies {
   }
 
  private:
-  // What is known of a cell after the steps so far.
+  // What is known of a cell: accesses of the steps before the one that touched it last, and of that one.
   struct Building {
     std::uint32_t arrived_tail = kNone, started_tail = kNone;  // of its lists
     std::uint32_t writers = 0, readers = 0;
+    std::uint32_t new_writers = 0, new_readers = 0;
+    std::uint32_t step = 0;
+    bool has_copy = false, new_copy = false;
+  };
+  // Who touched a cell last, in steps in which transfers write where others read.
+  struct Exchanged {
     Item last_reader = kNone, last_writer = kNone;
-    bool has_copy = false;
   };
 
   std::uint32_t next_wait(Item item) const {
@@ -143,123 +152,121 @@ class Dependencies {
     return moves_[item].gang == kNone || members_[gangs_[moves_[item].gang]] == item;
   }
 
-  void list_moves(const Order& order, std::span<const Item> rows) {
-    moves_.reserve(rows.size());
+  void list_moves(const Collective& collective, const Order& order, std::span<const Item> rows) {
+    std::vector<std::uint32_t> ends(at(collective.chunks()), 0);  // per chunk
+    std::vector<std::uint32_t> route_ends(at(routes_.count()));
+    std::vector<std::pair<NodeId, NodeId>> ways(route_ends.size());
+    for (RouteId route = 0; route < routes_.count(); ++route) {
+      const auto sources = routes_.sources(route), to = routes_.destinations(route);
+      route_ends[at(route)] = static_cast<std::uint32_t>(sources.size() + to.size());
+      ways[at(route)] = {sources[0], to[0]};
+    }
     std::size_t touched = 0;
     for (const Item row : rows) {
+      const auto count = route_ends[at(order.route[row])];
+      ends[order.chunk[row]] += count;
+      touched += count;
+      trees_ = trees_ || count > 2;
+    }
+    Cells numbers(routes_.topology().nodes(), ends);
+    if (touched >= kNone || numbers.size() >= kNone) too_many();
+    cells_.resize(numbers.size());
+    if (trees_) touched_.reserve(touched);
+    moves_.reserve(rows.size());
+    for (const Item row : rows) {
       const RouteId route = order.route[row];
-      moves_.push_back({route, order.chunk[row], 0, kNone, static_cast<std::uint32_t>(touched), 0,
-                        static_cast<std::uint32_t>(legs_),
-                        order.op[row] == static_cast<std::uint8_t>(Op::reduce),
-                        order.reads[row] == static_cast<std::uint8_t>(Reads::acc)});
-      trees_ = trees_ || routes_.kind(route) != RouteKind::path;
-      touched += routes_.sources(route).size();
-      moves_.back().destination = static_cast<std::uint32_t>(touched);
-      touched += routes_.destinations(route).size();
+      const ChunkId chunk = order.chunk[row];
+      Move move{route,
+                chunk,
+                0,
+                kNone,
+                0,
+                0,
+                static_cast<std::uint32_t>(legs_),
+                order.op[row] == static_cast<std::uint8_t>(Op::reduce),
+                order.reads[row] == static_cast<std::uint8_t>(Reads::acc)};
+      const auto number = [&](NodeId node) {
+        return static_cast<std::uint32_t>(numbers(chunk, node));
+      };
+      if (trees_) {
+        move.source = static_cast<std::uint32_t>(touched_.size());
+        for (const NodeId node : routes_.sources(route)) touched_.push_back(number(node));
+        move.destination = static_cast<std::uint32_t>(touched_.size());
+        for (const NodeId node : routes_.destinations(route)) touched_.push_back(number(node));
+      } else {
+        move.source = number(ways[at(route)].first);
+        move.destination = number(ways[at(route)].second);
+      }
+      moves_.push_back(move);
       legs_ += at(routes_.legs(route));
-      if (legs_ >= kNone || touched >= kNone) {
-        invalid("an order has fewer than 2^32 - 1 legs and ends of trees");
-      }
-    }
-    if (trees_) touched_.resize(touched);
-  }
-
-  // Numbers the cells that occur, chunk by chunk so that one array over the nodes suffices.
-  void find_cells(const Collective& collective, const Progress& progress) {
-    std::vector<std::uint32_t> chunk_begin(at(collective.chunks()) + 1, 0);
-    for (const Move& move : moves_) ++chunk_begin[at(move.chunk) + 1];
-    std::partial_sum(chunk_begin.begin(), chunk_begin.end(), chunk_begin.begin());
-    std::vector<Item> by_chunk(moves_.size());
-    for (Item item = 0; item < moves_.size(); ++item) {
-      by_chunk[chunk_begin[at(moves_[item].chunk)]++] = item;
-    }
-    std::vector<std::uint32_t> cell_at(at(routes_.topology().nodes()), kNone);
-    std::vector<NodeId> nodes;  // that the current chunk touched
-    const auto number = [&](NodeId node) {
-      if (cell_at[at(node)] == kNone) {
-        cell_at[at(node)] = static_cast<std::uint32_t>(cells_.size());
-        cells_.emplace_back();
-        nodes.push_back(node);
-      }
-      return cell_at[at(node)];
-    };
-    ChunkId chunk = kNone;
-    for (std::size_t i = 0; i < by_chunk.size(); ++i) {
-      if (progress && (i & 0xffff) == 0) progress(0);
-      if (i + 16 < by_chunk.size()) prefetch_move(by_chunk[i + 16]);
-      Move& move = moves_[by_chunk[i]];
-      if (move.chunk != chunk) {
-        chunk = move.chunk;
-        for (const NodeId node : nodes) cell_at[at(node)] = kNone;
-        nodes.clear();
-      }
-      const auto sources = routes_.sources(move.route), ends = routes_.destinations(move.route);
-      if (!trees_) {
-        move.source = number(sources[0]);
-        move.destination = number(ends[0]);
-        continue;
-      }
-      for (std::size_t k = 0; k < sources.size(); ++k)
-        touched_[move.source + k] = number(sources[k]);
-      for (std::size_t k = 0; k < ends.size(); ++k)
-        touched_[move.destination + k] = number(ends[k]);
+      if (legs_ >= kNone) too_many();
     }
   }
+  [[noreturn]] static void too_many() {
+    invalid("an order has fewer than 2^32 - 1 legs and ends of trees");
+  }
 
-  void add_step(Item begin, Item end) {
+  void add_step(Item begin, Item end, std::uint32_t step) {
+    bool exchange = false;
     for (Item item = begin; item < end; ++item) {
-      if (item + 8 < end && !trees_) {
-        fetch_ahead(&building_[moves_[item + 8].source]);
-        fetch_ahead(&building_[moves_[item + 8].destination]);
-      }
-      if (!moves_[item].reads_acc) continue;
-      for (const auto cell : source_cells(item)) {
-        auto& known = building_[cell];
-        add_wait(cells_[cell].arrived_waits, known.arrived_tail, known.writers, item);
-      }
-    }
-    for (Item item = begin; item < end; ++item) {
-      for (const auto cell : destination_cells(item)) {
-        auto& known = building_[cell];
-        add_wait(cells_[cell].started_waits, known.started_tail, known.readers, item);
-        if (known.writers > 0 && (!moves_[item].reduces || known.has_copy)) {
+      if (!trees_) prefetch_building(item);
+      if (moves_[item].reads_acc) {
+        for (const auto cell : source_cells(item)) {
+          auto& known = enter(cell, step);
           add_wait(cells_[cell].arrived_waits, known.arrived_tail, known.writers, item);
+          ++known.new_readers;
+          exchange = exchange || known.new_writers > 0;
         }
       }
-    }
-    join_exchanges(begin, end);
-    for (Item item = begin; item < end; ++item) {
-      if (moves_[item].reads_acc) {
-        for (const auto cell : source_cells(item)) ++building_[cell].readers;
-      }
       for (const auto cell : destination_cells(item)) {
-        ++building_[cell].writers;
-        if (!moves_[item].reduces) building_[cell].has_copy = true;
+        auto& known = enter(cell, step);
+        const bool copies = !moves_[item].reduces;
+        add_wait(cells_[cell].started_waits, known.started_tail, known.readers, item);
+        if (copies || known.has_copy) {
+          add_wait(cells_[cell].arrived_waits, known.arrived_tail, known.writers, item);
+        }
+        ++known.new_writers;
+        known.new_copy = known.new_copy || copies;
+        exchange = exchange || known.new_readers > 0;
       }
     }
+    if (exchange) join_exchanges(begin, end);
+  }
+  Building& enter(std::uint32_t cell, std::uint32_t step) {
+    auto& known = building_[cell];
+    if (known.step != step) {
+      known.step = step;
+      known.writers += std::exchange(known.new_writers, 0);
+      known.readers += std::exchange(known.new_readers, 0);
+      known.has_copy = known.has_copy || known.new_copy;
+    }
+    return known;
+  }
+  void prefetch_building(Item item) const {
+    if (item + 16 >= moves_.size()) return;
+    const Move& later = moves_[item + 16];
+    fetch_ahead(&building_[later.source]);
+    fetch_ahead(&building_[later.destination]);
+    fetch_ahead(&cells_[later.source]);
+    fetch_ahead(&cells_[later.destination]);
+    const auto& soon = building_[moves_[item + 8].source];
+    if (soon.arrived_tail != kNone) fetch_ahead(&waits_[soon.arrived_tail]);
   }
 
   // Within one step, a transfer that writes where another one reads starts together with it.
   void join_exchanges(Item begin, Item end) {
-    for (Item item = begin; item < end; ++item) {
-      if (!moves_[item].reads_acc) continue;
-      for (const auto cell : source_cells(item)) building_[cell].last_reader = item;
-    }
-    bool any = false;
-    for (Item item = begin; item < end && !any; ++item) {
-      for (const auto cell : destination_cells(item)) {
-        const Item reader = building_[cell].last_reader;
-        any = any || (reader != kNone && reader >= begin);
-      }
-    }
-    if (!any) return;
     if (above_.empty()) {
       above_.resize(moves_.size());
       std::iota(above_.begin(), above_.end(), Item{0});
+      exchanged_.resize(cells_.size());
+    }
+    for (Item item = begin; item < end; ++item) {
+      if (!moves_[item].reads_acc) continue;
+      for (const auto cell : source_cells(item)) exchanged_[cell].last_reader = item;
     }
     for (Item item = begin; item < end; ++item) {
       for (const auto cell : destination_cells(item)) {
-        auto& known = building_[cell];
+        auto& known = exchanged_[cell];
         if (known.last_reader == kNone || known.last_reader < begin) continue;
         join(item, known.last_reader);
         known.last_writer = item;
@@ -268,7 +275,7 @@ class Dependencies {
     for (Item item = begin; item < end; ++item) {
       if (!moves_[item].reads_acc) continue;
       for (const auto cell : source_cells(item)) {
-        const Item writer = building_[cell].last_writer;
+        const Item writer = exchanged_[cell].last_writer;
         if (writer != kNone && writer >= begin) join(item, writer);
       }
     }
@@ -337,8 +344,9 @@ class Dependencies {
   std::vector<std::uint32_t> gangs_;  // where each begins in members_; empty if there is none
   std::vector<Item> members_;
   // While building only:
-  LargeVector<Building> building_;  // per cell
-  std::vector<Item> above_;         // in the forest of gangs, once there is one
+  LargeVector<Building> building_;    // per cell
+  std::vector<Exchanged> exchanged_;  // per cell, once there is a gang
+  std::vector<Item> above_;           // in the forest of gangs, once there is one
 };
 
 }  // namespace tacos::dependencies

@@ -15,8 +15,8 @@
 // others); from there on service.hpp decides.
 //
 // Cost: where links serve in the order of the list, one sweep over it (as_listed.hpp) and 8 to 16 bytes per
-// transfer; otherwise O(n log w) for n transfers of which w are under way or waiting at a time, and some 90 bytes
-// per transfer.
+// transfer; otherwise some 100 bytes per transfer and, over routes of one link, mostly a few passes in rounds
+// (round_service.hpp), else O(n log w) for n transfers of which w are under way or waiting at a time.
 #pragma once
 
 #include <memory>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +72,40 @@ def test_disturbances_too(order, timing, data):
     assert swept is None or swept == run(schedule, False, timing, **trouble)
 
 
+@given(order=orders(), timing=st.sampled_from(TIMINGS), congestion=st.booleans(), data=st.data())
+@settings(max_examples=60)
+def test_a_record_is_the_same_however_a_run_is_followed(order, timing, congestion, data):
+    """Every column of the record: intervals, arrivals and causes, in their order."""
+    schedule = order.retimed()
+    for given_ in (schedule, mutate(data.draw, schedule)):
+        if given_ is not schedule and not tacos.verify(given_, allow_unneeded=True).ok:
+            continue
+        for jitter in (0, 3, US):
+            chosen, expected = (
+                record(given_, in_turn, timing, congestion, jitter) for in_turn in (None, False)
+            )
+            assert chosen == expected
+
+
+def record(schedule, in_turn, timing, congestion, jitter):
+    """What a run says of itself, or why it cannot be."""
+    try:
+        found = _core.simulate(
+            schedule,
+            _lane_routes(schedule, None),
+            timing=timing,
+            in_turn=in_turn,
+            congestion=congestion,
+            record=True,
+            jitter_ps=jitter,
+            seed=1,
+            **disturbances(schedule.topology, (), ()),
+        )
+    except InfeasibleError as error:
+        return str(error)
+    return {name: column.tolist() for name, column in found.items()}
+
+
 @pytest.mark.parametrize(
     ("topology", "kind", "engine"),
     [
@@ -117,3 +153,26 @@ def test_what_fails_is_told_by_the_event_loop():
     down = [Fault(link=0, begin="0s", end=None, slowdown=float("inf"))]
     with pytest.raises(InfeasibleError, match="can never cross"):
         tacos.simulate(schedule, faults=down, timing="order", record=False)
+
+
+def test_disturbed_runs_share_the_undisturbed_one(monkeypatch):
+    topology = line()
+
+    def make(size):
+        reduced = co.all_reduce(topology, size, chunks=2)
+        return tacos.synthesize(topology, reduced, engine="greedy").expand()
+
+    schedule = make("1MB")
+    first = tacos.simulate(schedule, jitter="1us", seed=1, timing="order", record=False)
+    runs = []
+
+    def counted(*args, **options):
+        runs.append(options)
+        return _core.simulate(*args, **options)
+
+    monkeypatch.setattr(sys.modules["tacos.simulate"], "_simulate", counted)
+    again = tacos.simulate(schedule, jitter="1us", seed=2, timing="order", record=False)
+    assert len(runs) == 1
+    assert again.clean_time_ps == first.clean_time_ps
+    other = tacos.simulate(make("4MB"), jitter="1us", seed=1, timing="order", record=False)
+    assert other.clean_time_ps != first.clean_time_ps

@@ -1,0 +1,90 @@
+// Events by the span of time in which they fall: a calendar queue.
+//
+// All spans have one length. Events of the next kSpans spans stand in lists of their own; later ones are kept aside until these are used
+// up. Whoever takes a span gets its events unsorted, and adds events of later spans only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "model/time.hpp"
+
+namespace tacos::service {
+
+template <typename Event>
+class Calendar {
+ public:
+  // Spans are 2^length_bits long.
+  explicit Calendar(int length_bits) : length_bits_(length_bits), spans_(kSpans) {}
+
+  void add(Time time, const Event& event) {
+    const auto span = number_of(time) - first_;
+    if (span < kSpans) {
+      auto& events = spans_[span];
+      if (events.empty()) used_[span / 64] |= std::uint64_t{1} << span % 64;
+      events.push_back({time, event});
+    } else {
+      later_.push_back({time, event});
+    }
+  }
+
+  struct Entry {
+    Time time;
+    Event event;
+  };
+  // Moves the events of the first span that has some to `events`, in the order in which they were added; false if there are none.
+  bool take(std::vector<Entry>& events) {
+    events.clear();
+    auto span = next_used();
+    if (span == kSpans) {
+      if (later_.empty()) return false;
+      go_on();
+      span = next_used();
+    }
+    taken_ = first_ + span;
+    used_[span / 64] &= ~(std::uint64_t{1} << span % 64);
+    std::swap(events, spans_[span]);
+    return true;
+  }
+  // When the span that was taken last is over.
+  Time end() const { return static_cast<Time>((taken_ + 1) << length_bits_); }
+
+ private:
+  static constexpr std::size_t kSpans = 1024;
+
+  std::uint64_t number_of(Time time) const {
+    return static_cast<std::uint64_t>(time) >> length_bits_;
+  }
+  std::size_t next_used() const {
+    for (std::size_t word = 0; word < used_.size(); ++word) {
+      if (used_[word] != 0) {
+        return word * 64 + static_cast<std::size_t>(std::countr_zero(used_[word]));
+      }
+    }
+    return kSpans;
+  }
+
+  // The lists are for the spans from that of the earliest later event on.
+  void go_on() {
+    first_ = std::numeric_limits<std::uint64_t>::max();
+    for (const Entry& entry : later_) first_ = std::min(first_, number_of(entry.time));
+    std::vector<Entry> all;
+    std::swap(all, later_);
+    for (const Entry& entry : all) add(entry.time, entry.event);
+  }
+
+  const int length_bits_;
+  std::uint64_t first_ = 0;  // the number of the first span that has a list
+  std::uint64_t taken_ = 0;
+  std::vector<std::vector<Entry>> spans_;
+  std::array<std::uint64_t, kSpans / 64> used_{};  // bits: which lists have events
+  std::vector<Entry> later_;
+};
+
+}  // namespace tacos::service
