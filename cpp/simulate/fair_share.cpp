@@ -13,6 +13,9 @@ constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
 // A repair is given up after this many links looked at, per link of a message in flight: resuming to fill costs
 // about as much (measured).
 constexpr std::size_t kRepairWorth = 1, kLeastRepair = 64;
+// Added to what a link has to spare while it takes part in filling.
+constexpr std::int64_t kTakesPart = std::int64_t{1} << 61;
+constexpr std::uint32_t kLeastExplored = 15;
 constexpr std::uint32_t kMostPauses = 63;  // fillings without an attempt to repair; chosen
 
 }  // namespace
@@ -71,11 +74,13 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       capacity_(at(topology.links()), 0),
       alone_(at(topology.links()), kNone),
       one_(at(topology.links()), kNone),
+      rooms_(at(topology.links())),
       state_(at(topology.links())),
       keys_(at(topology.links())),
       repaired_(at(topology.links())),
       ends_(begin_.size() - 1),
-      run_ends_(begin_.size() - 1),
+      run_ends_(at(topology.links())),
+      paces_(at(topology.links())),
       users_(at(topology.links())),
       slot_(links_.size()) {
   std::int64_t fastest = 1;
@@ -85,12 +90,14 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
   const auto units = [&](LinkId link) {
     return static_cast<std::uint64_t>(topology.bandwidth(link)) << shift_;
   };
+  // Rates of all places together stay below 2^61 coarse units.
+  coarse_ = static_cast<int>(std::bit_width(flows_.size())) + 1;
   std::vector<std::uint32_t> places(at(topology.links()), 0);
   std::vector<std::uint8_t> through(at(topology.links()), 0);  // places with more links use it
   for (Place place = 0; place < flows_.size(); ++place) {
     for (const LinkId link : links_of(place)) {
       capacity_[at(link)] = units(link);
-      state_[at(link)].high = state_[at(link)].low = static_cast<Work>(units(link));
+      rooms_[at(link)].spare = static_cast<std::int64_t>(units(link) >> coarse_);
       ++places[at(link)];
       if (links_of(place).size() > 1) through[at(link)] = 1;
     }
@@ -165,28 +172,66 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
   }
   if (flow.state == State::ending) {  // its successor on the same place: rates stay
     flow.state = State::running;
-    progress_[flow.runner] = {work_of(bytes), now};
-    run_ends_.set(flow.runner, end_of(now, work_of(bytes), runners_[flow.runner].rate.high));
+    Runner& runner = runners_[flow.runner];
+    runner.mark = work_of(bytes);
+    advance(runner.by, now);
+    join(flow.runner, runner.by);
     return;
   }
   if (free_runners_.empty()) {
     free_runners_.push_back(static_cast<std::uint32_t>(runners_.size()));
     runners_.emplace_back();
-    progress_.emplace_back();
+    seen_.push_back(0);
+    ways_.emplace_back();
   }
   flow.runner = free_runners_.back();
   free_runners_.pop_back();
-  runners_[flow.runner] = {{0, 0}, kNoLink, place, begin_[place], begin_[place + 1]};
-  progress_[flow.runner] = {work_of(bytes), now};
+  const auto way = links_of(place);
+  runners_[flow.runner] = {work_of(bytes), kNoLink, place, begin_[place],
+                           static_cast<std::uint32_t>(way.size())};
+  if (way.size() <= kShort) std::copy(way.begin(), way.end(), ways_[flow.runner].begin());
   flow.state = State::starting;
   changed_.push_back(place);
 }
 
-void FairShare::run(std::uint32_t runner, std::uint64_t rate, Time now) {
-  auto& [left, since] = progress_[runner];
-  left -= static_cast<Work>(runners_[runner].rate.high) * (now - since);
-  since = now;
-  run_ends_.set(runner, end_of(now, left, rate));
+void FairShare::advance(Pace& pace, const Key& key, Time now) {
+  if (key.high != kOpen) pace.work += static_cast<Work>(key.high) * (now - pace.since);
+  pace.since = now;
+}
+
+void FairShare::join(std::uint32_t id, LinkId by) {
+  Runner& runner = runners_[id];
+  auto& [work, since, before, stale, marks] = paces_[at(by)];
+  runner.mark += work;
+  runner.by = by;
+  marks.emplace_back(runner.mark, id);
+  if (marks.size() > 2 * users_[at(by)].size() + 32) {
+    std::erase_if(marks, [&](const auto& mark) { return has_left(by, mark); });
+    std::make_heap(marks.begin(), marks.end(), std::greater<>());
+  } else {
+    std::push_heap(marks.begin(), marks.end(), std::greater<>());
+  }
+  renew_end(by);
+}
+
+void FairShare::renew_end(LinkId id) {
+  if (paces_[at(id)].stale) return;
+  paces_[at(id)].stale = true;
+  to_renew_.push_back(id);
+}
+
+void FairShare::renew_ends() {
+  for (const LinkId id : to_renew_) {
+    auto& [work, since, before, stale, marks] = paces_[at(id)];
+    stale = false;
+    while (!marks.empty() && has_left(id, marks.front())) {
+      std::pop_heap(marks.begin(), marks.end(), std::greater<>());
+      marks.pop_back();
+    }
+    run_ends_.set(
+        id, marks.empty() ? kNever : end_of(since, marks.front().first - work, keys_[at(id)].high));
+  }
+  to_renew_.clear();
 }
 
 void FairShare::set_rate(Place place, std::uint64_t rate, Time now) {
@@ -219,34 +264,35 @@ void FairShare::touch(LinkId link) {
   touched_.push_back(link);
 }
 
-template <typename Look>
-void FairShare::open(std::uint32_t id, Look&& look) {
-  Runner& runner = runners_[id];
-  runner.by = kNoLink;
-  const auto high = static_cast<Work>(runner.rate.high);
-  const auto low = static_cast<Work>(runner.rate.low);
-  for (const LinkId on : links_of(runner)) {
-    Link& link = state_[at(on)];
-    link.high += low;
-    link.low += high;
-    ++link.open;
-    look(on, link);
+void FairShare::fix(LinkId id) {
+  const Key key = keys_[at(id)];
+  const auto stays = without_rate(id);
+  const auto usual = coarsely(key.low) - coarsely(paces_[at(id)].before.low);
+  for (const auto r : opened(id)) {
+    Runner& runner = runners_[r];
+    auto more = usual;
+    if (runner.by == stays) {
+      runner.by = id;
+    } else {
+      more = coarsely(key.low);
+      if (runner.by != kNoLink) {
+        const Pace& last = paces_[at(without_rate(runner.by))];
+        more -= coarsely(last.before.low);
+        runner.mark -= last.work;
+      }
+      join(r, id);
+    }
+    std::int64_t least = 0;
+    for (const LinkId on : way_of(r)) {
+      Room& room = rooms_[at(on)];
+      room.high -= key.low;
+      room.low -= key.high;
+      --room.open;
+      room.spare -= more;
+      least |= room.spare;  // below zero if any is
+    }
+    if (least < 0) crowded_.push_back(r);
   }
-}
-
-template <typename Look>
-void FairShare::fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look) {
-  Runner& runner = runners_[id];
-  for (const LinkId on : links_of(runner)) {
-    Link& link = state_[at(on)];
-    link.high -= static_cast<Work>(rate.low);
-    link.low -= static_cast<Work>(rate.high);
-    --link.open;
-    look(on, link);
-  }
-  if (runner.rate.high != rate.high) run(id, rate.high, now);
-  runner.rate = rate;
-  runner.by = by;
 }
 
 void FairShare::list(Place place) {
@@ -255,7 +301,6 @@ void FairShare::list(Place place) {
     auto& users = users_[at(links_[i])];
     slot_[i] = static_cast<std::uint32_t>(users.size());
     users.push_back({id, i});
-    ++state_[at(links_[i])].open;
     touch(links_[i]);
   }
   listed_ += links_of(place).size();
@@ -263,16 +308,17 @@ void FairShare::list(Place place) {
 
 void FairShare::unlist(Place place) {
   const auto id = flows_[place].runner;
-  open(id, [](LinkId, const Link&) {});
+  const auto less = coarsely(keys_[at(runners_[id].by)].low);
+  runners_[id].by = kNoLink;
   free_runners_.push_back(id);
   for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
     auto& users = users_[at(links_[i])];
     users[slot_[i]] = users.back();
     slot_[users.back().index] = slot_[i];
     users.pop_back();
-    auto& link = state_[at(links_[i])];
-    --link.open;
-    if (link.fixes) touch(links_[i]);  // another link has capacity to spare, now even more
+    rooms_[at(links_[i])].spare += less;
+    if (state_[at(links_[i])].fixes)
+      touch(links_[i]);  // another link has capacity to spare, now even more
   }
   listed_ -= links_of(place).size();
 }
@@ -291,19 +337,23 @@ void FairShare::settle(Time now) {
     }
   }
   changed_.clear();
-  if (touched_.empty()) return;
+  if (touched_.empty()) {
+    renew_ends();
+    return;
+  }
   // Where repairs fail they are tried more and more rarely.
   bool repaired = false;
   if (pause_ > 0) {
     --pause_;
   } else if (touched_.size() <= kMostToRepair) {
     repaired = repair(now);
-    pauses_ = repaired ? 0 : std::min(2 * pauses_ + 1, kMostPauses);
+    pauses_ = repaired ? pauses_ / 2 : std::min(2 * pauses_ + 1, kMostPauses);
     pause_ = pauses_;
   }
   if (!repaired) fill(now);
   touched_.clear();
   ++touch_round_;
+  renew_ends();
 }
 
 FairShare::Key FairShare::pour(LinkId id) {
@@ -334,16 +384,14 @@ void FairShare::find_goal(LinkId id) {
   others_.clear();
   for (const auto& use : users_[at(id)]) {
     Other least{{}, std::numeric_limits<LinkId>::max()};
-    const Runner& runner = runners_[use.runner];
-    for (auto i = runner.begin; i < runner.end; ++i) {
-      if (i == use.index) continue;
-      const Key& key = keys_[at(links_[i])];
-      if (std::tie(key.high, links_[i]) < std::tie(least.key.high, least.link)) {
-        least = {key, links_[i]};
-      }
+    const auto way = way_of(use.runner);
+    for (const LinkId link : way) {
+      if (link == id) continue;
+      const Key& key = keys_[at(link)];
+      if (std::tie(key.high, link) < std::tie(least.key.high, least.link)) least = {key, link};
     }
     others_.push_back(least);
-    spent_ += runner.end - runner.begin;
+    spent_ += way.size();
   }
   repaired_[at(id)].goal = pour(id);
 }
@@ -384,7 +432,7 @@ bool FairShare::repair(Time now) {
     neighbours_.clear();
     ++look_round_;
     for (const auto& use : users_[at(id)]) {
-      const auto links = links_of(runners_[use.runner]);
+      const auto links = way_of(use.runner);
       spent_ += links.size();
       // Messages that a link with a smaller key has fixed notice nothing.
       if (std::any_of(links.begin(), links.end(),
@@ -402,23 +450,38 @@ bool FairShare::repair(Time now) {
   }
   const auto set_rates = [&](LinkId id) {
     for (const auto& use : users_[at(id)]) {
+      if (seen_[use.runner] == repair_round_) continue;
+      seen_[use.runner] = repair_round_;
       LinkId by = id;
-      Runner& runner = runners_[use.runner];
-      for (const LinkId link : links_of(runner)) {
+      for (const LinkId link : way_of(use.runner)) {
         if (std::tie(keys_[at(link)].high, link) < std::tie(keys_[at(by)].high, by)) by = link;
       }
-      const Key& key = keys_[at(by)];
-      if (runner.by != kNoLink && runner.rate == key) {
-        runner.by = by;
-        continue;
+      Runner& runner = runners_[use.runner];
+      const auto last = runner.by;
+      auto more = coarsely(keys_[at(by)].low);
+      if (last != kNoLink) {
+        const bool changed = repaired_[at(last)].changed == repair_round_;
+        more -= coarsely(changed ? paces_[at(last)].before.low : keys_[at(last)].low);
       }
-      const auto ignore = [](LinkId, const Link&) {};
-      if (runner.by != kNoLink) open(use.runner, ignore);
-      fix(use.runner, by, key, now, ignore);
+      for (const LinkId link : way_of(use.runner)) rooms_[at(link)].spare -= more;
+      if (by == last) continue;
+      if (last != kNoLink) {
+        advance(last, now);
+        runner.mark -= paces_[at(last)].work;
+        renew_end(last);
+      }
+      advance(by, now);
+      join(use.runner, by);
     }
   };
   for (const auto& [id, key] : kept_) {
-    state_[at(id)].fixes = keys_[at(id)].high != kOpen;
+    advance(paces_[at(id)], key, now);
+    paces_[at(id)].before = key;
+    renew_end(id);
+  }
+  for (const auto& [id, key] : kept_) {
+    state_[at(id)].fixes = false;
+    if (keys_[at(id)].high != kOpen) now_fixes(id);
     set_rates(id);
   }
   for (const LinkId link : touched_) set_rates(link);
@@ -433,7 +496,7 @@ std::uint64_t FairShare::share_of(LinkId id) {
     if (runner.by == kNoLink || runner.by == id) {
       others_.push_back({{}, std::numeric_limits<LinkId>::max()});
     } else {
-      others_.push_back({runner.rate, runner.by});
+      others_.push_back({keys_[at(runner.by)], runner.by});
     }
   }
   return pour(id).high;
@@ -451,76 +514,160 @@ void FairShare::fill(Time now) {
   }
 }
 
-template <typename Choose>
-std::span<const std::uint32_t> FairShare::chosen(LinkId id, Choose&& choose) {
+// Messages are chosen without branches, which no processor could predict.
+std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
   const auto& users = users_[at(id)];
   if (chosen_.size() < users.size()) chosen_.resize(users.size());
+  auto high = capacity_[at(id)], low = high, open = std::uint64_t{users.size()};
   std::size_t count = 0;
-  for (const auto& use : users) {  // without a branch, which no processor could predict
+  for (const auto& use : users) {
+    Runner& runner = runners_[use.runner];
+    const bool has = runner.by >= 0;
+    const Key& key = keys_[at(has ? runner.by : 0)];
+    const bool falls = has & (key.high >= level);
+    const auto stays = static_cast<std::uint64_t>(has & !falls);
+    high -= (0 - stays) & key.low;
+    low -= (0 - stays) & key.high;
+    open -= stays;
     chosen_[count] = use.runner;
-    count += static_cast<std::size_t>(choose(runners_[use.runner]));
+    count += static_cast<std::size_t>(falls);
+    runner.by = falls ? without_rate(runner.by) : runner.by;
+  }
+  Room& room = rooms_[at(id)];
+  room.high = high;
+  room.low = low;
+  room.open = open;
+  room.spare += kTakesPart;
+  return std::span(chosen_).first(count);
+}
+
+std::span<const std::uint32_t> FairShare::opened(LinkId id) {
+  const auto& users = users_[at(id)];
+  std::size_t count = 0;
+  for (const auto& use : users) {
+    chosen_[count] = use.runner;
+    count += static_cast<std::size_t>(runners_[use.runner].by < 0);
   }
   return std::span(chosen_).first(count);
 }
 
-void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
+bool FairShare::overloaded(LinkId id) const {
+  if (rooms_[at(id)].spare >= 0) return false;
+  Work sum = 0;
+  for (const auto& use : users_[at(id)]) {
+    sum += static_cast<Work>(keys_[at(runners_[use.runner].by)].low);
+  }
+  return sum > static_cast<Work>(capacity_[at(id)]);
+}
+
+void FairShare::now_fixes(LinkId id) {
+  Link& link = state_[at(id)];
+  link.fixes = true;
+  if (link.listed) return;
+  link.listed = true;
+  fixing_.push_back(id);
+}
+
+void FairShare::find_component(std::size_t first, std::uint64_t level) {
   ++fill_round_;
-  const auto settling = touch_round_;
   component_.clear();
-  const auto add = [&](LinkId id) {
+  const auto find = [&](LinkId id) {
     Link& link = state_[at(id)];
     if (link.found == fill_round_) return;
     link.found = fill_round_;
     component_.push_back(id);
   };
-  for (auto i = first; i < touched_.size(); ++i) add(touched_[i]);
+  if (explored_ > 0) {
+    --explored_;
+    for (const LinkId id : touched_) find(id);
+    for (std::size_t i = 0; i < fixing_.size();) {
+      const LinkId id = fixing_[i];
+      if (!state_[at(id)].fixes) {
+        state_[at(id)].listed = false;
+        fixing_[i] = fixing_.back();
+        fixing_.pop_back();
+        continue;
+      }
+      if (keys_[at(id)].high >= level) find(id);
+      ++i;
+    }
+    for (const LinkId id : component_) open(id, level);
+    return;
+  }
+  for (auto i = first; i < touched_.size(); ++i) find(touched_[i]);
   for (std::size_t i = 0; i < component_.size(); ++i) {
-    const auto stands = [&](const Runner& runner) {
-      return (runner.by != kNoLink) & (runner.rate.high >= level);
-    };
-    for (const auto r : chosen(component_[i], stands)) {
-      open(r, [&](LinkId other, const Link& link) {
-        if (link.fixes || link.touched == settling) add(other);
-      });
+    for (const auto r : open(component_[i], level)) {
+      for (const LinkId other : way_of(r)) {
+        const Link& link = state_[at(other)];
+        if (link.fixes || link.touched == touch_round_) find(other);
+      }
     }
   }
-  heap_.clear();
+  const auto above = std::count_if(fixing_.begin(), fixing_.end(),
+                                   [&](LinkId id) { return keys_[at(id)].high >= level; });
+  if (component_.size() * 2 >= static_cast<std::size_t>(above)) explored_ = kLeastExplored;
+}
+
+void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
+  find_component(first, level);
   const auto share_now = [&](LinkId id) {
-    const Link& link = state_[at(id)];
-    const auto high = static_cast<std::uint64_t>(std::max<Work>(link.high, 0));
-    const auto share = (high + link.open - 1) / link.open;
+    const Room& room = rooms_[at(id)];
+    const auto high = room.high >> 63 == 0 ? room.high : 0;
+    const auto share = (high + room.open - 1) / room.open;
     return share == 0 && capacity_[at(id)] > 0 ? 1 : share;
   };
+  waiting_.clear();
   for (const LinkId id : component_) {
-    Link& link = state_[at(id)];
     if (keys_[at(id)].high < level) continue;
+    Pace& pace = paces_[at(id)];
+    advance(pace, keys_[at(id)], now);
+    pace.before = keys_[at(id)];
+    renew_end(id);
     keys_[at(id)] = repaired_[at(id)].goal = {};
-    link.fixes = false;
-    if (link.open > 0) heap_.emplace_back(share_now(id), id);
+    state_[at(id)].fixes = false;
+    if (rooms_[at(id)].open > 0) waiting_.push_back(id);
   }
-  // Shares only grow while other links are filled, so an entry may be brought up to date when it
-  // comes to the top.
-  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const auto [share, id] = heap_.back();
-    heap_.pop_back();
-    Link& link = state_[at(id)];
-    if (link.open == 0) continue;
-    const auto high = share_now(id);
-    if (high != share) {
-      heap_.emplace_back(high, id);
-      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-      continue;
+  std::sort(waiting_.begin(), waiting_.end());
+  const auto count = waiting_.size();
+  shares_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) shares_[i] = share_now(waiting_[i]);
+  const auto bits = std::max(4, static_cast<int>(std::bit_width(count)) / 2);
+  const auto renew = [&](std::size_t block) {
+    const auto from = block << bits, to = std::min(count, (block + 1) << bits);
+    auto least = kOpen, which = std::uint64_t{from};
+    for (auto i = from; i < to; ++i) {
+      const bool less = shares_[i] < least;
+      least = less ? shares_[i] : least;
+      which = less ? i : which;
     }
-    const auto low = static_cast<std::uint64_t>(std::max<Work>(link.low, 0));
-    const Key key{high, low / link.open};
-    keys_[at(id)] = repaired_[at(id)].goal = key;
-    link.fixes = true;
-    for (const auto r : chosen(id, [](const Runner& runner) { return runner.by == kNoLink; })) {
-      fix(r, id, key, now, [&](LinkId other, const Link& its) {
-        if (its.high < 0 && its.found != fill_round_) touch(other);
-      });
+    blocks_[block] = {least, which};
+  };
+  blocks_.resize((count >> bits) + 1);
+  for (std::size_t block = 0; block < blocks_.size(); ++block) renew(block);
+  crowded_.clear();
+  // Shares only grow while other links are filled, so one may be brought up to date when it is the least.
+  for (;;) {
+    std::size_t block = 0;
+    for (std::size_t i = 1; i < blocks_.size(); ++i)
+      block = blocks_[i].share < blocks_[block].share ? i : block;
+    const auto [share, i] = blocks_[block];
+    if (share == kOpen) break;
+    const LinkId id = waiting_[i];
+    const Room& room = rooms_[at(id)];
+    shares_[i] = room.open == 0 ? kOpen : share_now(id);
+    if (shares_[i] == share) {
+      const auto low = room.low >> 63 == 0 ? room.low : 0;
+      keys_[at(id)] = repaired_[at(id)].goal = {share, low / room.open};
+      now_fixes(id);
+      fix(id);
+      shares_[i] = kOpen;
+    }
+    renew(block);
+  }
+  for (const LinkId id : component_) rooms_[at(id)].spare -= kTakesPart;
+  for (const auto r : crowded_) {
+    for (const LinkId id : way_of(r)) {
+      if (state_[at(id)].found != fill_round_ && overloaded(id)) touch(id);
     }
   }
 }
@@ -528,11 +675,10 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
 void FairShare::apply_changes(Time now) {
   for (; next_shift_ < shifts_.size() && shifts_[next_shift_].time <= now; ++next_shift_) {
     const auto& shift = shifts_[next_shift_];
-    const auto more = static_cast<std::int64_t>(shift.capacity) -
-                      static_cast<std::int64_t>(capacity_[at(shift.link)]);
+    const auto more = static_cast<std::int64_t>(shift.capacity >> coarse_) -
+                      static_cast<std::int64_t>(capacity_[at(shift.link)] >> coarse_);
     capacity_[at(shift.link)] = shift.capacity;
-    state_[at(shift.link)].high += more;
-    state_[at(shift.link)].low += more;
+    rooms_[at(shift.link)].spare += more;
     if (const auto id = one_[at(shift.link)]; id != kNone) {
       Shared& shared = shared_[id];
       if (!shared.stale) unsettled_.push_back(id);
@@ -562,12 +708,22 @@ void FairShare::take(Time now, std::vector<Place>& ended) {
   if (run_ends_.first() <= now) {
     ended_.clear();
     run_ends_.collect(ended_);
-    for (const auto runner : ended_) {
-      const Place place = runners_[runner].place;
-      flows_[place].state = State::ending;
-      changed_.push_back(place);
-      run_ends_.set(runner, kNever);
-      ended.push_back(place);
+    for (const auto link : ended_) {
+      const auto id = static_cast<LinkId>(link);
+      advance(id, now);
+      auto& [work, since, before, stale, marks] = paces_[link];
+      while (!marks.empty() && (marks.front().first <= work || has_left(id, marks.front()))) {
+        const auto mark = marks.front();
+        std::pop_heap(marks.begin(), marks.end(), std::greater<>());
+        marks.pop_back();
+        const Place place = runners_[mark.second].place;
+        if (has_left(id, mark) || flows_[place].state != State::running) continue;
+        flows_[place].state = State::ending;
+        changed_.push_back(place);
+        ended.push_back(place);
+      }
+      run_ends_.set(link, kNever);
+      renew_end(id);
     }
   }
   if (ends_.first() <= now) {
