@@ -13,9 +13,10 @@ constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
 // A repair is given up after this many links looked at, per link of a message in flight: resuming to fill costs
 // about as much (measured).
 constexpr std::size_t kRepairWorth = 1, kLeastRepair = 64;
-// Added to what a link has to spare while it takes part in filling.
-constexpr std::int64_t kTakesPart = std::int64_t{1} << 61;
+// Added to what a link has to spare while it fixes rates.
+constexpr std::int64_t kEnough = std::int64_t{1} << 61;
 constexpr std::uint32_t kLeastExplored = 15;
+constexpr int kMostPasses = 4;
 constexpr std::uint32_t kMostPauses = 63;  // fillings without an attempt to repair; chosen
 
 }  // namespace
@@ -79,6 +80,7 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       keys_(at(topology.links())),
       repaired_(at(topology.links())),
       ends_(begin_.size() - 1),
+      shared_ends_(0),
       run_ends_(at(topology.links())),
       paces_(at(topology.links())),
       users_(at(topology.links())),
@@ -112,9 +114,10 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       auto& shared = one_[at(mine[0])];
       if (shared != kNone) continue;
       shared = static_cast<std::uint32_t>(shared_.size());
-      shared_.push_back({.link = mine[0], .entry = place, .marks = {}});
+      shared_.push_back({.link = mine[0], .marks = {}});
     }
   }
+  shared_ends_ = Earliest(shared_.size());
   for (const auto& [link, list] : changes) {
     if (places[at(link)] == 0) continue;
     for (const auto& change : list) {
@@ -182,6 +185,7 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
     free_runners_.push_back(static_cast<std::uint32_t>(runners_.size()));
     runners_.emplace_back();
     seen_.push_back(0);
+    guess_.push_back(kNoLink);
     ways_.emplace_back();
   }
   flow.runner = free_runners_.back();
@@ -203,7 +207,7 @@ void FairShare::join(std::uint32_t id, LinkId by) {
   Runner& runner = runners_[id];
   auto& [work, since, before, stale, marks] = paces_[at(by)];
   runner.mark += work;
-  runner.by = by;
+  runner.by = guess_[id] = by;
   marks.emplace_back(runner.mark, id);
   if (marks.size() > 2 * users_[at(by)].size() + 32) {
     std::erase_if(marks, [&](const auto& mark) { return has_left(by, mark); });
@@ -243,19 +247,20 @@ void FairShare::set_rate(Place place, std::uint64_t rate, Time now) {
   ends_.set(place, end_of(now, flow.left, rate));
 }
 
-void FairShare::settle_shared(Shared& shared, Time now) {
+void FairShare::settle_shared(std::uint32_t id, Time now) {
+  Shared& shared = shared_[id];
   shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
   shared.since = now;
   shared.stale = false;
   const auto count = shared.marks.size();
   if (count == 0) {
     shared.rate = 0;
-    ends_.set(shared.entry, kNever);
+    shared_ends_.set(id, kNever);
     return;
   }
   const auto capacity = capacity_[at(shared.link)];
   shared.rate = (capacity + count - 1) / count;
-  ends_.set(shared.entry, end_of(now, shared.marks.front().first - shared.work, shared.rate));
+  shared_ends_.set(id, end_of(now, shared.marks.front().first - shared.work, shared.rate));
 }
 
 void FairShare::touch(LinkId link) {
@@ -324,13 +329,14 @@ void FairShare::unlist(Place place) {
 }
 
 void FairShare::settle(Time now) {
-  for (const auto id : unsettled_) settle_shared(shared_[id], now);
+  for (const auto id : unsettled_) settle_shared(id, now);
   unsettled_.clear();
   for (const Place place : changed_) {
     Flow& flow = flows_[place];
     if (flow.state == State::starting) {
       flow.state = State::running;
       list(place);
+      newcomers_.push_back(flow.runner);
     } else if (flow.state == State::ending) {
       flow.state = State::idle;
       unlist(place);
@@ -343,15 +349,17 @@ void FairShare::settle(Time now) {
   }
   // Where repairs fail they are tried more and more rarely.
   bool repaired = false;
+  const bool few = touched_.size() <= kMostToRepair;
   if (pause_ > 0) {
     --pause_;
-  } else if (touched_.size() <= kMostToRepair) {
+  } else if (few) {
     repaired = repair(now);
     pauses_ = repaired ? pauses_ / 2 : std::min(2 * pauses_ + 1, kMostPauses);
     pause_ = pauses_;
   }
-  if (!repaired) fill(now);
+  if (!repaired && !(few && explored_ > 0 && keep(now))) fill(0, now);
   touched_.clear();
+  newcomers_.clear();
   ++touch_round_;
   renew_ends();
 }
@@ -480,8 +488,7 @@ bool FairShare::repair(Time now) {
     renew_end(id);
   }
   for (const auto& [id, key] : kept_) {
-    state_[at(id)].fixes = false;
-    if (keys_[at(id)].high != kOpen) now_fixes(id);
+    set_fixes(id, keys_[at(id)].high != kOpen);
     set_rates(id);
   }
   for (const LinkId link : touched_) set_rates(link);
@@ -502,8 +509,8 @@ std::uint64_t FairShare::share_of(LinkId id) {
   return pour(id).high;
 }
 
-void FairShare::fill(Time now) {
-  for (std::size_t first = 0; first < touched_.size();) {
+void FairShare::fill(std::size_t first, Time now) {
+  for (; first < touched_.size();) {
     std::uint64_t level = touched_.size() > kMostToRepair ? 0 : kOpen;
     for (auto i = first; i < touched_.size() && level > 0; ++i) {
       level = std::min({level, keys_[at(touched_[i])].high, share_of(touched_[i])});
@@ -537,7 +544,6 @@ std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
   room.high = high;
   room.low = low;
   room.open = open;
-  room.spare += kTakesPart;
   return std::span(chosen_).first(count);
 }
 
@@ -560,10 +566,12 @@ bool FairShare::overloaded(LinkId id) const {
   return sum > static_cast<Work>(capacity_[at(id)]);
 }
 
-void FairShare::now_fixes(LinkId id) {
+void FairShare::set_fixes(LinkId id, bool fixes) {
   Link& link = state_[at(id)];
-  link.fixes = true;
-  if (link.listed) return;
+  if (link.fixes == fixes) return;
+  link.fixes = fixes;
+  rooms_[at(id)].spare += fixes ? kEnough : -kEnough;
+  if (!fixes || link.listed) return;
   link.listed = true;
   fixing_.push_back(id);
 }
@@ -580,16 +588,9 @@ void FairShare::find_component(std::size_t first, std::uint64_t level) {
   if (explored_ > 0) {
     --explored_;
     for (const LinkId id : touched_) find(id);
-    for (std::size_t i = 0; i < fixing_.size();) {
-      const LinkId id = fixing_[i];
-      if (!state_[at(id)].fixes) {
-        state_[at(id)].listed = false;
-        fixing_[i] = fixing_.back();
-        fixing_.pop_back();
-        continue;
-      }
+    purge_fixing();
+    for (const LinkId id : fixing_) {
       if (keys_[at(id)].high >= level) find(id);
-      ++i;
     }
     for (const LinkId id : component_) open(id, level);
     return;
@@ -624,7 +625,7 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
     pace.before = keys_[at(id)];
     renew_end(id);
     keys_[at(id)] = repaired_[at(id)].goal = {};
-    state_[at(id)].fixes = false;
+    set_fixes(id, true);
     if (rooms_[at(id)].open > 0) waiting_.push_back(id);
   }
   std::sort(waiting_.begin(), waiting_.end());
@@ -658,18 +659,158 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
     if (shares_[i] == share) {
       const auto low = room.low >> 63 == 0 ? room.low : 0;
       keys_[at(id)] = repaired_[at(id)].goal = {share, low / room.open};
-      now_fixes(id);
       fix(id);
       shares_[i] = kOpen;
     }
     renew(block);
   }
-  for (const LinkId id : component_) rooms_[at(id)].spare -= kTakesPart;
+  for (const LinkId id : component_) set_fixes(id, keys_[at(id)].high != kOpen);
+  touch_overloaded();
+}
+
+void FairShare::touch_overloaded() {
   for (const auto r : crowded_) {
     for (const LinkId id : way_of(r)) {
-      if (state_[at(id)].found != fill_round_ && overloaded(id)) touch(id);
+      if (keys_[at(id)].high == kOpen && overloaded(id)) touch(id);
     }
   }
+}
+
+void FairShare::purge_fixing() {
+  std::erase_if(fixing_, [&](LinkId id) {
+    state_[at(id)].listed = state_[at(id)].fixes;
+    return !state_[at(id)].fixes;
+  });
+}
+
+void FairShare::sort_fixing() {
+  for (std::size_t i = 1; i < fixing_.size(); ++i) {
+    const LinkId id = fixing_[i];
+    auto j = i;
+    for (; j > 0 && before(id, fixing_[j - 1]); --j) fixing_[j] = fixing_[j - 1];
+    fixing_[j] = id;
+  }
+}
+
+FairShare::Key FairShare::kept_key(LinkId id) {
+  for (;;) {
+    auto high = static_cast<Work>(capacity_[at(id)]), low = high;
+    std::uint64_t own = 0, most = 0;
+    for (const auto& use : users_[at(id)]) {
+      const LinkId by = guess_[use.runner];
+      const Key& key = keys_[at(by)];
+      const auto mine = static_cast<std::uint64_t>(by == id);
+      own += mine;
+      high -= static_cast<Work>(key.low & (mine - 1));
+      low -= static_cast<Work>(key.high & (mine - 1));
+      most = std::max(most, key.high & (mine - 1));
+    }
+    if (own == 0) return high >= 0 ? Key{} : Key{0, 0};
+    auto share = (static_cast<std::uint64_t>(std::max<Work>(high, 0)) + own - 1) / own;
+    if (share == 0 && capacity_[at(id)] > 0) share = 1;
+    bool kept = most < share;
+    if (!kept) {
+      kept = true;
+      for (const auto& use : users_[at(id)]) {
+        const LinkId by = guess_[use.runner];
+        if (by == id || keys_[at(by)].high < most || std::tie(most, by) < std::tie(share, id))
+          continue;
+        kept = false;
+        guess_[use.runner] = id;
+        moved_.push_back(use.runner);
+        repaired_[at(by)].looked = look_round_;
+      }
+    }
+    if (kept) return {share, static_cast<std::uint64_t>(std::max<Work>(low, 0)) / own};
+  }
+}
+
+bool FairShare::keep(Time now) {
+  ++repair_round_;
+  kept_.clear();
+  moved_.clear();
+  purge_fixing();
+  sort_fixing();
+  bool possible = true;
+  for (const auto r : newcomers_) {
+    const auto way = way_of(r);
+    guess_[r] =
+        *std::min_element(way.begin(), way.end(), [&](LinkId a, LinkId b) { return before(a, b); });
+    moved_.push_back(r);
+    possible = possible && keys_[at(guess_[r])].high != kOpen;
+  }
+  std::size_t from = 0;
+  while (from < fixing_.size() && state_[at(fixing_[from])].touched != touch_round_) ++from;
+  for (int passes = 0; possible; ++passes) {
+    ++look_round_;
+    const auto moved = moved_.size();
+    for (auto i = from; i < fixing_.size() && possible; ++i) {
+      const LinkId id = fixing_[i];
+      if (repaired_[at(id)].changed != repair_round_) {
+        repaired_[at(id)].changed = repair_round_;
+        kept_.emplace_back(id, keys_[at(id)]);
+      }
+      keys_[at(id)] = kept_key(id);
+      possible = keys_[at(id)].high > 0;
+    }
+    if (moved_.size() == moved) break;
+    possible = possible && passes < kMostPasses;
+    sort_fixing();
+    from = 0;
+    while (from < fixing_.size() && repaired_[at(fixing_[from])].looked != look_round_) ++from;
+  }
+  if (!possible) {
+    for (const auto& [id, key] : kept_) keys_[at(id)] = key;
+    for (const auto r : moved_) guess_[r] = runners_[r].by;
+    return false;
+  }
+  for (const auto& [id, last] : kept_) {
+    advance(paces_[at(id)], last, now);
+    paces_[at(id)].before = last;
+    repaired_[at(id)].goal = keys_[at(id)];
+    set_fixes(id, keys_[at(id)].high != kOpen);
+    renew_end(id);
+  }
+  crowded_.clear();
+  const auto spend = [&](std::uint32_t r, std::int64_t more) {
+    std::int64_t least = 0;
+    for (const LinkId on : way_of(r)) least |= rooms_[at(on)].spare -= more;
+    if (least < 0) crowded_.push_back(r);
+  };
+  for (const auto r : moved_) {
+    if (seen_[r] == repair_round_) continue;
+    seen_[r] = repair_round_;
+    auto more = coarsely(keys_[at(guess_[r])].low);
+    if (const LinkId last = runners_[r].by; last != kNoLink) {
+      more -= coarsely(paces_[at(last)].before.low);
+      runners_[r].mark -= paces_[at(last)].work;
+    }
+    spend(r, more);
+    join(r, guess_[r]);
+  }
+  for (const auto& [id, last] : kept_) {
+    const Key key = keys_[at(id)];
+    if (key.high == kOpen || key.low == last.low) continue;
+    const auto more = coarsely(key.low) - coarsely(last.low);
+    const auto& users = users_[at(id)];
+    if (chosen_.size() < users.size()) chosen_.resize(users.size());
+    std::size_t count = 0;
+    for (const auto& use : users) {
+      chosen_[count] = use.runner;
+      count += static_cast<std::size_t>((guess_[use.runner] == id) &
+                                        (seen_[use.runner] != repair_round_));
+    }
+    for (std::size_t i = 0; i < count; ++i) spend(chosen_[i], more);
+  }
+  // Links that do not take part may have been given too much, those with new messages or another capacity included.
+  const auto first = touched_.size();
+  ++touch_round_;
+  for (std::size_t i = 0; i < first; ++i) {
+    if (keys_[at(touched_[i])].high == kOpen && overloaded(touched_[i])) touch(touched_[i]);
+  }
+  touch_overloaded();
+  if (touched_.size() > first) fill(first, now);
+  return true;
 }
 
 void FairShare::apply_changes(Time now) {
@@ -698,7 +839,7 @@ void FairShare::apply_changes(Time now) {
 
 Time FairShare::next() {
   if (in_flight_ == 0) return kNever;
-  const Time end = std::min(ends_.first(), run_ends_.first());
+  const Time end = std::min({ends_.first(), shared_ends_.first(), run_ends_.first()});
   if (next_shift_ == shifts_.size()) return end;
   return std::min(end, shifts_[next_shift_].time);
 }
@@ -730,14 +871,15 @@ void FairShare::take(Time now, std::vector<Place>& ended) {
     ended_.clear();
     ends_.collect(ended_);
     for (const auto place : ended_) {
-      Flow& flow = flows_[place];
-      if (flow.kind == Kind::alone) {
-        flow.state = State::idle;
-        ends_.set(place, kNever);
-        ended.push_back(place);
-        continue;
-      }
-      const auto id = one_[at(links_[begin_[place]])];
+      flows_[place].state = State::idle;
+      ends_.set(place, kNever);
+      ended.push_back(place);
+    }
+  }
+  if (shared_ends_.first() <= now) {
+    ended_.clear();
+    shared_ends_.collect(ended_);
+    for (const auto id : ended_) {
       Shared& shared = shared_[id];
       shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
       shared.since = now;

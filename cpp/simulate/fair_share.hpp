@@ -40,6 +40,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -164,7 +165,6 @@ class FairShare {
   // time has done since the beginning; a message ends when it reaches the message's own mark.
   struct Shared {
     LinkId link;
-    std::uint32_t entry;  // in ends_
     std::uint64_t rate = 0;
     Work work = 0;
     Time since = 0;
@@ -196,7 +196,7 @@ class FairShare {
   // To be called when a link's key or messages have changed: finds out later which of them ends first.
   void renew_end(LinkId id);
   void renew_ends();
-  void settle_shared(Shared& shared, Time now);
+  void settle_shared(std::uint32_t id, Time now);
   void list(Place place);
   void unlist(Place place);
   void touch(LinkId link);
@@ -214,14 +214,25 @@ class FairShare {
   std::span<const std::uint32_t> opened(LinkId id);
   // Whether the messages of a link have been given more than it has.
   bool overloaded(LinkId id) const;
-  void fill(Time now);
+  void fill(std::size_t first, Time now);
   // Fills the touched links from `first` on, and all that follows, anew from a level on.
   void resume(std::size_t first, std::uint64_t level, Time now);
   std::uint64_t share_of(LinkId id);
-  void now_fixes(LinkId id);
+  void set_fixes(LinkId id, bool fixes);
   void find_component(std::size_t first, std::uint64_t level);
   // Returns false, with nothing changed, if it takes too long.
   bool repair(Time now);
+  // Finds the keys if every message keeps the link that fixes its rate. Returns false, with nothing changed, if one does not.
+  bool keep(Time now);
+  // The key of a link whose messages keep their links, or 0 if they do not.
+  Key kept_key(LinkId id);
+  void purge_fixing();
+  void sort_fixing();
+  bool before(LinkId a, LinkId b) const {
+    return std::tie(keys_[at(a)].high, a) < std::tie(keys_[at(b)].high, b);
+  }
+  // Touches the links among those of the messages in `crowded_` that have been given more than they have.
+  void touch_overloaded();
   void find_goal(LinkId id);
   void apply_changes(Time now);
 
@@ -238,8 +249,9 @@ class FairShare {
   std::vector<Key> keys_;           // per link
   std::vector<Repaired> repaired_;  // per link
   std::vector<Shared> shared_;
-  Earliest ends_;      // per place that is not mixed; of a single kind the first of the link speaks
-  Earliest run_ends_;  // per link that fixes rates: the first of its messages
+  Earliest ends_;         // per place that is alone
+  Earliest shared_ends_;  // per link with places of the single kind only
+  Earliest run_ends_;     // per link that fixes rates: the first of its messages
   std::size_t in_flight_ = 0;
   std::vector<std::uint32_t> ended_;      // scratch
   std::vector<Place> changed_;            // mixed places that began or ended since the last settle
@@ -278,7 +290,8 @@ class FairShare {
     std::uint64_t share, index;
   };
   std::vector<Block> blocks_;
-  std::vector<std::uint32_t> crowded_;
+  std::vector<std::uint32_t> crowded_, newcomers_, moved_;
+  std::vector<LinkId> guess_;  // per runner
   std::vector<LinkId> fixing_;
   std::uint32_t explored_ = 0;
   // Changes of speed still to come, by time.

@@ -64,9 +64,7 @@ class SharedReplay : public Replayed {
     offer(c, submit);
   }
 
-  Time delay(Item item, Leg leg, std::size_t end) const {
-    return delays_.at_end(what(item), leg, end);
-  }
+  Time delay(Item item, Leg leg, std::size_t end) const { return delay_at_end(item, leg, end); }
 
   template <typename Submit>
   void on_arrival(Item item, std::size_t end, Time now, Submit&& submit) {

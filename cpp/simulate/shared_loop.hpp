@@ -292,9 +292,18 @@ class SharedLoop {
     const auto connection = layout_.connection[place];
     const RouteId r = layout_.route[connection];
     const Leg leg = place - layout_.first_place[connection];
-    const auto found =
-        crossings_.of(crossings_.leg_id(r, leg), bytes, [&] { return std::pair(r, leg); });
     const bool tree = stored_ && routes_.kind(r) != RouteKind::path;
+    // Only trees need the times; and most legs are one link, which needs no table.
+    Crossings::Crossing found;
+    Routes::Window only;
+    const auto first_link = layout_.link_begin[place];
+    if (layout_.link_begin[place + 1] - first_link == 1 && !tree) {
+      const LinkId link = layout_.links[first_link];
+      only = {link, 0, routes_.topology().busy_time(link, bytes)};
+      found.windows = {&only, 1};
+    } else {
+      found = crossings_.of(crossings_.leg_id(r, leg), bytes, [&] { return std::pair(r, leg); });
+    }
     Time slowest = 0;
     for (const auto& window : found.windows) {
       if (!tree) break;
@@ -302,7 +311,8 @@ class SharedLoop {
       slowest = std::max(slowest, transmission_time(bytes, rate));
     }
     const auto* latency = &layout_.latency[layout_.latency_begin[place]];
-    for (std::size_t end = 0; end < found.times.size(); ++end) {
+    const auto ends = layout_.latency_begin[place + 1] - layout_.latency_begin[place];
+    for (std::size_t end = 0; end < ends; ++end) {
       Time takes = latency[end];
       if (tree) takes = std::max(takes, found.times[end] - slowest);
       const Time time = now_ + takes + user_.delay(item, leg, end);
