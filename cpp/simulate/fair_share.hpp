@@ -18,6 +18,12 @@
 // links have capacity to spare. If one of them is given more than it has, it takes part as well, and filling
 // resumes from its share.
 //
+// Most events change the rates of many messages, but of hardly any message the link that fixes its rate. Two things
+// follow. A virtual time per link orders the ends of the messages whose rates it fixes. And before filling resumes,
+// all keys above the first that changes are computed from the present assignment of messages to links, in order:
+// a link whose key is not above that of one of its messages takes the message over, and the keys are computed again
+// from where it came from. What needs no more passes obeys the rule above, and is the solution.
+//
 // Arithmetic. All numbers are integers, so results are the same on every machine and do not depend
 // on the order of summation. The unit of work is 2^-shift / 10^12 bytes: a link of B bytes per second
 // does B·2^shift units per picosecond, and a message has bytes·10^12·2^shift units. A fair share is
@@ -104,7 +110,7 @@ class FairShare {
   enum class Kind : std::uint8_t { alone, single, mixed };
   enum class State : std::uint8_t { idle, starting, running, ending };
   static constexpr LinkId kNoLink = -1;
-  static constexpr std::size_t kShort = 8;
+  static constexpr std::size_t kShort = 8;  // links of a message that are kept together; chosen
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
 
@@ -123,21 +129,20 @@ class FairShare {
   };
   // A message of the mixed kind. Those in flight are kept together, since filling goes over them again and again.
   struct alignas(32) Runner {
-    Work mark =
-        0;  // it ends when the work of its link reaches this; before it has a link, all its work
-    LinkId by =
-        kNoLink;  // the link that fixes its rate; without_rate(link) while it is being fixed anew
+    // It ends when the work of its link reaches this. Before it has a link: all its work.
+    Work mark = 0;
+    LinkId by = kNoLink;  // the link that fixes its rate, or without_rate(link) while it is opened
     Place place = kNone;
     std::uint32_t begin = 0, count = 0;  // its links, in links_
   };
+  // A message whose rate that link fixed last; also the way back.
   static LinkId without_rate(LinkId by) { return -2 - by; }
   // A link that fixes rates, as those whose rate it fixes see it: `work` is what each has done since the beginning.
-  // A message seldom changes its link, so that a link whose key changes is all that most events are about.
   struct Pace {
     Work work = 0;
-    Time since = 0;    // when `work` was right
-    Key before{0, 0};  // the key before it was filled or repaired
-    bool stale = false;
+    Time since = 0;                                     // when `work` was right
+    Key before{0, 0};                                   // the key before the event
+    bool stale = false;                                 // in to_renew_
     std::vector<std::pair<Work, std::uint32_t>> marks;  // a heap, with some that have left
   };
   // What a link has to give while it is filled. The first three mean nothing, and may wrap around, in a link that
@@ -145,8 +150,8 @@ class FairShare {
   struct alignas(32) Room {
     std::uint64_t high = 0, low = 0;  // what the messages with a rate leave of the capacity
     std::uint64_t open = 0;           // messages without a rate
-    // What all messages leave of the capacity, in coarse units (coarse_) and rounded down: less than nothing where
-    // links that had some to spare are given too much, and perhaps where nothing is left.
+    // What all messages leave of the capacity, in coarse units (coarse_) and rounded down: below zero where links
+    // that had some to spare are given too much, and perhaps where nothing is left. Links that fix rates have more.
     std::int64_t spare = 0;
   };
   struct Link {
@@ -214,18 +219,23 @@ class FairShare {
   std::span<const std::uint32_t> opened(LinkId id);
   // Whether the messages of a link have been given more than it has.
   bool overloaded(LinkId id) const;
+  // Gives all messages of the mixed kind their rates after what has happened to the touched links.
+  void find_rates(Time now);
+  // Fills the touched links from `first` on.
   void fill(std::size_t first, Time now);
-  // Fills the touched links from `first` on, and all that follows, anew from a level on.
+  // The same, and all that follows, anew from a level on.
   void resume(std::size_t first, std::uint64_t level, Time now);
   std::uint64_t share_of(LinkId id);
   void set_fixes(LinkId id, bool fixes);
   void find_component(std::size_t first, std::uint64_t level);
   // Returns false, with nothing changed, if it takes too long.
   bool repair(Time now);
-  // Finds the keys if every message keeps the link that fixes its rate. Returns false, with nothing changed, if one does not.
+  // Finds the keys, given that nearly every message keeps the link that fixes its rate. Returns false, with nothing
+  // changed, if too many do not.
   bool keep(Time now);
-  // The key of a link whose messages keep their links, or 0 if they do not.
+  // The key of a link, given the links in guess_, of which it takes messages over. It is 0 if that does not do.
   Key kept_key(LinkId id);
+  // Remove those from fixing_ that do not fix rates any more, and sort it by the keys.
   void purge_fixing();
   void sort_fixing();
   bool before(LinkId a, LinkId b) const {
@@ -284,16 +294,18 @@ class FairShare {
   std::uint64_t look_round_ = 0;
   std::vector<LinkId> touched_, component_;
   std::vector<std::pair<std::uint64_t, LinkId>> heap_;
-  std::vector<LinkId> waiting_;
-  std::vector<std::uint64_t> shares_;
+  std::vector<LinkId> waiting_;        // to be filled, in order of their numbers
+  std::vector<std::uint64_t> shares_;  // theirs when last computed, or kOpen when done
   struct Block {
     std::uint64_t share, index;
   };
-  std::vector<Block> blocks_;
-  std::vector<std::uint32_t> crowded_, newcomers_, moved_;
-  std::vector<LinkId> guess_;  // per runner
-  std::vector<LinkId> fixing_;
-  std::uint32_t explored_ = 0;
+  std::vector<Block> blocks_;             // the least share of every so many
+  std::vector<std::uint32_t> crowded_;    // runners on a link that may have been given too much
+  std::vector<std::uint32_t> newcomers_;  // runners without a rate
+  std::vector<std::uint32_t> moved_;      // runners whose link in guess_ is another one
+  std::vector<LinkId> guess_;             // per runner: `by`, or what it may become
+  std::vector<LinkId> fixing_;            // all links that fix rates, and some that did
+  std::uint32_t connected_ = 0;  // fillings for which links above a level are taken to be connected
   // Changes of speed still to come, by time.
   struct Shift {
     Time time;

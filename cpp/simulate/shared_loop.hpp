@@ -157,6 +157,7 @@ class SharedLoop {
         bytes_(layout_.connection.size(), 0),
         queue_(layout_.connection.size(), {kNone, kNone}),
         behind_(options.items, kNone) {
+    if (layout_.connection.size() > layout_.route.size()) sizes_.assign(options.items, 0);
     if (options.limit > 0) {
       leaving_.assign(at(routes.topology().npus()), 0);
       coming_.assign(at(routes.topology().npus()), 0);
@@ -274,15 +275,16 @@ class SharedLoop {
   void begin(Place place, Item item) {
     current_[place] = item;
     began_[place] = now_;
-    const auto bytes = user_.bytes(item);
+    const auto first = layout_.first_place[layout_.connection[place]];
+    const auto bytes = place == first ? user_.bytes(item) : sizes_[item];
+    if (place == first && !sizes_.empty()) sizes_[item] = bytes;
     bytes_[place] = bytes;
     if (bytes == 0) {
       empty_.push_back(place);
     } else {
       shares_.start(place, bytes, now_);
     }
-    user_.on_start(item, place - layout_.first_place[layout_.connection[place]], now_,
-                   [this](Item next, Time time) { submit(next, time); });
+    user_.on_start(item, place - first, now_, [this](Item next, Time time) { submit(next, time); });
   }
 
   void sent(Place place) {
@@ -295,7 +297,7 @@ class SharedLoop {
     const bool tree = stored_ && routes_.kind(r) != RouteKind::path;
     // Only trees need the times; and most legs are one link, which needs no table.
     Crossings::Crossing found;
-    Routes::Window only;
+    Routes::Window only{};
     const auto first_link = layout_.link_begin[place];
     if (layout_.link_begin[place + 1] - first_link == 1 && !tree) {
       const LinkId link = layout_.links[first_link];
@@ -347,6 +349,7 @@ class SharedLoop {
   std::vector<Item> current_;  // per place: what it carries
   std::vector<Time> began_;
   std::vector<std::int64_t> bytes_;
+  std::vector<std::int64_t> sizes_;  // per item, where messages have several legs: looked up once
   std::vector<std::pair<Item, Item>> queue_;  // per place: first and last of those that wait
   std::vector<Item> behind_;                  // per item: the item that waits behind it
   std::vector<Item> fresh_, batch_;           // what may start now
