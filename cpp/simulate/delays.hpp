@@ -36,6 +36,10 @@ class Delays {
     return ready;
   }
 
+  // Whether at_end() may be more than nothing.
+  bool at_ends() const {
+    return options_.jitter > 0 || routes_.topology().spec().reduce_bandwidth_Bps > 0;
+  }
   // What jitter and summing add to the time at which a leg arrives at one of its ends.
   Time at_end(const What& what, std::uint32_t leg, std::size_t end) const {
     Time time = 0;

@@ -7,16 +7,6 @@
 
 namespace tacos::simulation {
 
-namespace {
-
-constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
-// A repair is given up after this many links looked at, per link of a message in flight: resuming to fill costs
-// about as much (measured).
-constexpr std::size_t kRepairWorth = 1, kLeastRepair = 64;
-constexpr std::uint32_t kMostPauses = 63;  // fillings without an attempt to repair; chosen
-
-}  // namespace
-
 Earliest::Earliest(std::size_t count) {
   do {
     const auto padded = (std::max<std::size_t>(count, 1) + kWidth - 1) / kWidth * kWidth;
@@ -71,11 +61,14 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       capacity_(at(topology.links()), 0),
       alone_(at(topology.links()), kNone),
       one_(at(topology.links()), kNone),
+      rooms_(at(topology.links())),
       state_(at(topology.links())),
       keys_(at(topology.links())),
       repaired_(at(topology.links())),
       ends_(begin_.size() - 1),
-      run_ends_(begin_.size() - 1),
+      shared_ends_(0),
+      run_ends_(at(topology.links())),
+      paces_(at(topology.links())),
       users_(at(topology.links())),
       slot_(links_.size()) {
   std::int64_t fastest = 1;
@@ -85,12 +78,14 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
   const auto units = [&](LinkId link) {
     return static_cast<std::uint64_t>(topology.bandwidth(link)) << shift_;
   };
+  // Rates of all places together stay below 2^61 coarse units.
+  coarse_ = static_cast<int>(std::bit_width(flows_.size())) + 1;
   std::vector<std::uint32_t> places(at(topology.links()), 0);
   std::vector<std::uint8_t> through(at(topology.links()), 0);  // places with more links use it
   for (Place place = 0; place < flows_.size(); ++place) {
     for (const LinkId link : links_of(place)) {
       capacity_[at(link)] = units(link);
-      state_[at(link)].high = state_[at(link)].low = static_cast<Work>(units(link));
+      rooms_[at(link)].spare = static_cast<std::int64_t>(units(link) >> coarse_);
       ++places[at(link)];
       if (links_of(place).size() > 1) through[at(link)] = 1;
     }
@@ -105,9 +100,10 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       auto& shared = one_[at(mine[0])];
       if (shared != kNone) continue;
       shared = static_cast<std::uint32_t>(shared_.size());
-      shared_.push_back({.link = mine[0], .entry = place, .marks = {}});
+      shared_.push_back({.link = mine[0], .marks = {}});
     }
   }
+  shared_ends_ = Earliest(shared_.size());
   for (const auto& [link, list] : changes) {
     if (places[at(link)] == 0) continue;
     for (const auto& change : list) {
@@ -165,28 +161,67 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
   }
   if (flow.state == State::ending) {  // its successor on the same place: rates stay
     flow.state = State::running;
-    progress_[flow.runner] = {work_of(bytes), now};
-    run_ends_.set(flow.runner, end_of(now, work_of(bytes), runners_[flow.runner].rate.high));
+    Runner& runner = runners_[flow.runner];
+    runner.mark = work_of(bytes);
+    advance(runner.by, now);
+    join(flow.runner, runner.by);
     return;
   }
   if (free_runners_.empty()) {
     free_runners_.push_back(static_cast<std::uint32_t>(runners_.size()));
     runners_.emplace_back();
-    progress_.emplace_back();
+    seen_.push_back(0);
+    guess_.push_back(kNoLink);
+    ways_.emplace_back();
   }
   flow.runner = free_runners_.back();
   free_runners_.pop_back();
-  runners_[flow.runner] = {{0, 0}, kNoLink, place, begin_[place], begin_[place + 1]};
-  progress_[flow.runner] = {work_of(bytes), now};
+  const auto way = links_of(place);
+  runners_[flow.runner] = {work_of(bytes), kNoLink, place, begin_[place],
+                           static_cast<std::uint32_t>(way.size())};
+  if (way.size() <= kShort) std::copy(way.begin(), way.end(), ways_[flow.runner].begin());
   flow.state = State::starting;
   changed_.push_back(place);
 }
 
-void FairShare::run(std::uint32_t runner, std::uint64_t rate, Time now) {
-  auto& [left, since] = progress_[runner];
-  left -= static_cast<Work>(runners_[runner].rate.high) * (now - since);
-  since = now;
-  run_ends_.set(runner, end_of(now, left, rate));
+void FairShare::advance(Pace& pace, const Key& key, Time now) {
+  if (key.high != kOpen) pace.work += static_cast<Work>(key.high) * (now - pace.since);
+  pace.since = now;
+}
+
+void FairShare::join(std::uint32_t id, LinkId by) {
+  Runner& runner = runners_[id];
+  auto& [work, since, before, stale, marks] = paces_[at(by)];
+  runner.mark += work;
+  runner.by = guess_[id] = by;
+  marks.emplace_back(runner.mark, id);
+  if (marks.size() > 2 * users_[at(by)].size() + 32) {
+    std::erase_if(marks, [&](const auto& mark) { return has_left(by, mark); });
+    std::make_heap(marks.begin(), marks.end(), std::greater<>());
+  } else {
+    std::push_heap(marks.begin(), marks.end(), std::greater<>());
+  }
+  renew_end(by);
+}
+
+void FairShare::renew_end(LinkId id) {
+  if (paces_[at(id)].stale) return;
+  paces_[at(id)].stale = true;
+  to_renew_.push_back(id);
+}
+
+void FairShare::renew_ends() {
+  for (const LinkId id : to_renew_) {
+    auto& [work, since, before, stale, marks] = paces_[at(id)];
+    stale = false;
+    while (!marks.empty() && has_left(id, marks.front())) {
+      std::pop_heap(marks.begin(), marks.end(), std::greater<>());
+      marks.pop_back();
+    }
+    run_ends_.set(
+        id, marks.empty() ? kNever : end_of(since, marks.front().first - work, keys_[at(id)].high));
+  }
+  to_renew_.clear();
 }
 
 void FairShare::set_rate(Place place, std::uint64_t rate, Time now) {
@@ -198,19 +233,20 @@ void FairShare::set_rate(Place place, std::uint64_t rate, Time now) {
   ends_.set(place, end_of(now, flow.left, rate));
 }
 
-void FairShare::settle_shared(Shared& shared, Time now) {
+void FairShare::settle_shared(std::uint32_t id, Time now) {
+  Shared& shared = shared_[id];
   shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
   shared.since = now;
   shared.stale = false;
   const auto count = shared.marks.size();
   if (count == 0) {
     shared.rate = 0;
-    ends_.set(shared.entry, kNever);
+    shared_ends_.set(id, kNever);
     return;
   }
   const auto capacity = capacity_[at(shared.link)];
   shared.rate = (capacity + count - 1) / count;
-  ends_.set(shared.entry, end_of(now, shared.marks.front().first - shared.work, shared.rate));
+  shared_ends_.set(id, end_of(now, shared.marks.front().first - shared.work, shared.rate));
 }
 
 void FairShare::touch(LinkId link) {
@@ -219,43 +255,12 @@ void FairShare::touch(LinkId link) {
   touched_.push_back(link);
 }
 
-template <typename Look>
-void FairShare::open(std::uint32_t id, Look&& look) {
-  Runner& runner = runners_[id];
-  runner.by = kNoLink;
-  const auto high = static_cast<Work>(runner.rate.high);
-  const auto low = static_cast<Work>(runner.rate.low);
-  for (const LinkId on : links_of(runner)) {
-    Link& link = state_[at(on)];
-    link.high += low;
-    link.low += high;
-    ++link.open;
-    look(on, link);
-  }
-}
-
-template <typename Look>
-void FairShare::fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look) {
-  Runner& runner = runners_[id];
-  for (const LinkId on : links_of(runner)) {
-    Link& link = state_[at(on)];
-    link.high -= static_cast<Work>(rate.low);
-    link.low -= static_cast<Work>(rate.high);
-    --link.open;
-    look(on, link);
-  }
-  if (runner.rate.high != rate.high) run(id, rate.high, now);
-  runner.rate = rate;
-  runner.by = by;
-}
-
 void FairShare::list(Place place) {
   const auto id = flows_[place].runner;
   for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
     auto& users = users_[at(links_[i])];
     slot_[i] = static_cast<std::uint32_t>(users.size());
     users.push_back({id, i});
-    ++state_[at(links_[i])].open;
     touch(links_[i]);
   }
   listed_ += links_of(place).size();
@@ -263,276 +268,52 @@ void FairShare::list(Place place) {
 
 void FairShare::unlist(Place place) {
   const auto id = flows_[place].runner;
-  open(id, [](LinkId, const Link&) {});
+  const auto less = coarsely(keys_[at(runners_[id].by)].low);
+  runners_[id].by = kNoLink;
   free_runners_.push_back(id);
   for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
     auto& users = users_[at(links_[i])];
     users[slot_[i]] = users.back();
     slot_[users.back().index] = slot_[i];
     users.pop_back();
-    auto& link = state_[at(links_[i])];
-    --link.open;
-    if (link.fixes) touch(links_[i]);  // another link has capacity to spare, now even more
+    rooms_[at(links_[i])].spare += less;
+    if (state_[at(links_[i])].fixes)
+      touch(links_[i]);  // another link has capacity to spare, now even more
   }
   listed_ -= links_of(place).size();
 }
 
 void FairShare::settle(Time now) {
-  for (const auto id : unsettled_) settle_shared(shared_[id], now);
+  for (const auto id : unsettled_) settle_shared(id, now);
   unsettled_.clear();
   for (const Place place : changed_) {
     Flow& flow = flows_[place];
     if (flow.state == State::starting) {
       flow.state = State::running;
       list(place);
+      newcomers_.push_back(flow.runner);
     } else if (flow.state == State::ending) {
       flow.state = State::idle;
       unlist(place);
     }
   }
   changed_.clear();
-  if (touched_.empty()) return;
-  // Where repairs fail they are tried more and more rarely.
-  bool repaired = false;
-  if (pause_ > 0) {
-    --pause_;
-  } else if (touched_.size() <= kMostToRepair) {
-    repaired = repair(now);
-    pauses_ = repaired ? 0 : std::min(2 * pauses_ + 1, kMostPauses);
-    pause_ = pauses_;
+  if (!touched_.empty()) {
+    find_rates(now);
+    touched_.clear();
+    newcomers_.clear();
+    ++touch_round_;
   }
-  if (!repaired) fill(now);
-  touched_.clear();
-  ++touch_round_;
-}
-
-FairShare::Key FairShare::pour(LinkId id) {
-  auto high = capacity_[at(id)], low = high;
-  auto open = others_.size();
-  std::uint64_t share = kOpen;
-  while (open > 0) {
-    share = (high + open - 1) / open;
-    if (share == 0 && capacity_[at(id)] > 0) share = 1;
-    const auto before = open;
-    for (std::size_t i = 0; i < open;) {
-      const auto& other = others_[i];
-      if (std::tie(other.key.high, other.link) > std::tie(share, id)) {
-        ++i;
-        continue;
-      }
-      high -= std::min(high, other.key.low);
-      low -= std::min(low, other.key.high);
-      std::swap(others_[i], others_[--open]);
-    }
-    if (open == before) break;
-  }
-  return open == 0 ? Key{} : Key{share, low / open};
-}
-
-// What the link's key should be, given the keys of the other links of its messages.
-void FairShare::find_goal(LinkId id) {
-  others_.clear();
-  for (const auto& use : users_[at(id)]) {
-    Other least{{}, std::numeric_limits<LinkId>::max()};
-    const Runner& runner = runners_[use.runner];
-    for (auto i = runner.begin; i < runner.end; ++i) {
-      if (i == use.index) continue;
-      const Key& key = keys_[at(links_[i])];
-      if (std::tie(key.high, links_[i]) < std::tie(least.key.high, least.link)) {
-        least = {key, links_[i]};
-      }
-    }
-    others_.push_back(least);
-    spent_ += runner.end - runner.begin;
-  }
-  repaired_[at(id)].goal = pour(id);
-}
-
-bool FairShare::repair(Time now) {
-  ++repair_round_;
-  heap_.clear();
-  kept_.clear();
-  spent_ = 0;
-  const auto right = [&](LinkId id) { return repaired_[at(id)].goal == keys_[at(id)]; };
-  const auto look_at = [&](LinkId id) {
-    find_goal(id);
-    if (right(id)) return;
-    heap_.emplace_back(std::min(keys_[at(id)].high, repaired_[at(id)].goal.high), id);
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-  };
-  for (const LinkId link : touched_) look_at(link);
-  while (!heap_.empty()) {
-    if (spent_ > kRepairWorth * listed_ + kLeastRepair) {
-      for (const auto& [id, key] : kept_) keys_[at(id)] = key;
-      return false;
-    }
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const auto [key, id] = heap_.back();
-    heap_.pop_back();
-    Key& mine = keys_[at(id)];
-    auto& repaired = repaired_[at(id)];
-    if (right(id)) continue;
-    if (key != std::min(mine.high, repaired.goal.high)) continue;  // it has been looked at since
-    if (repaired.changed != repair_round_) {
-      repaired.changed = repair_round_;
-      kept_.emplace_back(id, mine);
-    }
-    // A key that grows is taken away first: what it should be depends on keys not repaired yet.
-    const bool grows = repaired.goal.high > mine.high;
-    mine = grows ? Key{} : repaired.goal;
-    if (grows) look_at(id);
-    neighbours_.clear();
-    ++look_round_;
-    for (const auto& use : users_[at(id)]) {
-      const auto links = links_of(runners_[use.runner]);
-      spent_ += links.size();
-      // Messages that a link with a smaller key has fixed notice nothing.
-      if (std::any_of(links.begin(), links.end(),
-                      [&](LinkId other) { return keys_[at(other)].high < key; })) {
-        continue;
-      }
-      for (const LinkId other : links) {
-        auto& there = repaired_[at(other)];
-        if (other == id || there.looked == look_round_) continue;
-        there.looked = look_round_;
-        if (std::max(keys_[at(other)].high, there.goal.high) >= key) neighbours_.push_back(other);
-      }
-    }
-    for (const LinkId other : neighbours_) look_at(other);
-  }
-  const auto set_rates = [&](LinkId id) {
-    for (const auto& use : users_[at(id)]) {
-      LinkId by = id;
-      Runner& runner = runners_[use.runner];
-      for (const LinkId link : links_of(runner)) {
-        if (std::tie(keys_[at(link)].high, link) < std::tie(keys_[at(by)].high, by)) by = link;
-      }
-      const Key& key = keys_[at(by)];
-      if (runner.by != kNoLink && runner.rate == key) {
-        runner.by = by;
-        continue;
-      }
-      const auto ignore = [](LinkId, const Link&) {};
-      if (runner.by != kNoLink) open(use.runner, ignore);
-      fix(use.runner, by, key, now, ignore);
-    }
-  };
-  for (const auto& [id, key] : kept_) {
-    state_[at(id)].fixes = keys_[at(id)].high != kOpen;
-    set_rates(id);
-  }
-  for (const LinkId link : touched_) set_rates(link);
-  return true;
-}
-
-// The share at which filling comes to the link, if rates below it stay.
-std::uint64_t FairShare::share_of(LinkId id) {
-  others_.clear();
-  for (const auto& use : users_[at(id)]) {
-    const Runner& runner = runners_[use.runner];
-    if (runner.by == kNoLink || runner.by == id) {
-      others_.push_back({{}, std::numeric_limits<LinkId>::max()});
-    } else {
-      others_.push_back({runner.rate, runner.by});
-    }
-  }
-  return pour(id).high;
-}
-
-void FairShare::fill(Time now) {
-  for (std::size_t first = 0; first < touched_.size();) {
-    std::uint64_t level = touched_.size() > kMostToRepair ? 0 : kOpen;
-    for (auto i = first; i < touched_.size() && level > 0; ++i) {
-      level = std::min({level, keys_[at(touched_[i])].high, share_of(touched_[i])});
-    }
-    const auto from = first;
-    first = touched_.size();
-    resume(from, level, now);
-  }
-}
-
-template <typename Choose>
-std::span<const std::uint32_t> FairShare::chosen(LinkId id, Choose&& choose) {
-  const auto& users = users_[at(id)];
-  if (chosen_.size() < users.size()) chosen_.resize(users.size());
-  std::size_t count = 0;
-  for (const auto& use : users) {  // without a branch, which no processor could predict
-    chosen_[count] = use.runner;
-    count += static_cast<std::size_t>(choose(runners_[use.runner]));
-  }
-  return std::span(chosen_).first(count);
-}
-
-void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
-  ++fill_round_;
-  const auto settling = touch_round_;
-  component_.clear();
-  const auto add = [&](LinkId id) {
-    Link& link = state_[at(id)];
-    if (link.found == fill_round_) return;
-    link.found = fill_round_;
-    component_.push_back(id);
-  };
-  for (auto i = first; i < touched_.size(); ++i) add(touched_[i]);
-  for (std::size_t i = 0; i < component_.size(); ++i) {
-    const auto stands = [&](const Runner& runner) {
-      return (runner.by != kNoLink) & (runner.rate.high >= level);
-    };
-    for (const auto r : chosen(component_[i], stands)) {
-      open(r, [&](LinkId other, const Link& link) {
-        if (link.fixes || link.touched == settling) add(other);
-      });
-    }
-  }
-  heap_.clear();
-  const auto share_now = [&](LinkId id) {
-    const Link& link = state_[at(id)];
-    const auto high = static_cast<std::uint64_t>(std::max<Work>(link.high, 0));
-    const auto share = (high + link.open - 1) / link.open;
-    return share == 0 && capacity_[at(id)] > 0 ? 1 : share;
-  };
-  for (const LinkId id : component_) {
-    Link& link = state_[at(id)];
-    if (keys_[at(id)].high < level) continue;
-    keys_[at(id)] = repaired_[at(id)].goal = {};
-    link.fixes = false;
-    if (link.open > 0) heap_.emplace_back(share_now(id), id);
-  }
-  // Shares only grow while other links are filled, so an entry may be brought up to date when it
-  // comes to the top.
-  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const auto [share, id] = heap_.back();
-    heap_.pop_back();
-    Link& link = state_[at(id)];
-    if (link.open == 0) continue;
-    const auto high = share_now(id);
-    if (high != share) {
-      heap_.emplace_back(high, id);
-      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-      continue;
-    }
-    const auto low = static_cast<std::uint64_t>(std::max<Work>(link.low, 0));
-    const Key key{high, low / link.open};
-    keys_[at(id)] = repaired_[at(id)].goal = key;
-    link.fixes = true;
-    for (const auto r : chosen(id, [](const Runner& runner) { return runner.by == kNoLink; })) {
-      fix(r, id, key, now, [&](LinkId other, const Link& its) {
-        if (its.high < 0 && its.found != fill_round_) touch(other);
-      });
-    }
-  }
+  renew_ends();
 }
 
 void FairShare::apply_changes(Time now) {
   for (; next_shift_ < shifts_.size() && shifts_[next_shift_].time <= now; ++next_shift_) {
     const auto& shift = shifts_[next_shift_];
-    const auto more = static_cast<std::int64_t>(shift.capacity) -
-                      static_cast<std::int64_t>(capacity_[at(shift.link)]);
+    const auto more = static_cast<std::int64_t>(shift.capacity >> coarse_) -
+                      static_cast<std::int64_t>(capacity_[at(shift.link)] >> coarse_);
     capacity_[at(shift.link)] = shift.capacity;
-    state_[at(shift.link)].high += more;
-    state_[at(shift.link)].low += more;
+    rooms_[at(shift.link)].spare += more;
     if (const auto id = one_[at(shift.link)]; id != kNone) {
       Shared& shared = shared_[id];
       if (!shared.stale) unsettled_.push_back(id);
@@ -552,7 +333,7 @@ void FairShare::apply_changes(Time now) {
 
 Time FairShare::next() {
   if (in_flight_ == 0) return kNever;
-  const Time end = std::min(ends_.first(), run_ends_.first());
+  const Time end = std::min({ends_.first(), shared_ends_.first(), run_ends_.first()});
   if (next_shift_ == shifts_.size()) return end;
   return std::min(end, shifts_[next_shift_].time);
 }
@@ -562,26 +343,37 @@ void FairShare::take(Time now, std::vector<Place>& ended) {
   if (run_ends_.first() <= now) {
     ended_.clear();
     run_ends_.collect(ended_);
-    for (const auto runner : ended_) {
-      const Place place = runners_[runner].place;
-      flows_[place].state = State::ending;
-      changed_.push_back(place);
-      run_ends_.set(runner, kNever);
-      ended.push_back(place);
+    for (const auto link : ended_) {
+      const auto id = static_cast<LinkId>(link);
+      advance(id, now);
+      auto& [work, since, before, stale, marks] = paces_[link];
+      while (!marks.empty() && (marks.front().first <= work || has_left(id, marks.front()))) {
+        const auto mark = marks.front();
+        std::pop_heap(marks.begin(), marks.end(), std::greater<>());
+        marks.pop_back();
+        const Place place = runners_[mark.second].place;
+        if (has_left(id, mark) || flows_[place].state != State::running) continue;
+        flows_[place].state = State::ending;
+        changed_.push_back(place);
+        ended.push_back(place);
+      }
+      run_ends_.set(link, kNever);
+      renew_end(id);
     }
   }
   if (ends_.first() <= now) {
     ended_.clear();
     ends_.collect(ended_);
     for (const auto place : ended_) {
-      Flow& flow = flows_[place];
-      if (flow.kind == Kind::alone) {
-        flow.state = State::idle;
-        ends_.set(place, kNever);
-        ended.push_back(place);
-        continue;
-      }
-      const auto id = one_[at(links_[begin_[place]])];
+      flows_[place].state = State::idle;
+      ends_.set(place, kNever);
+      ended.push_back(place);
+    }
+  }
+  if (shared_ends_.first() <= now) {
+    ended_.clear();
+    shared_ends_.collect(ended_);
+    for (const auto id : ended_) {
       Shared& shared = shared_[id];
       shared.work += static_cast<Work>(shared.rate) * (now - shared.since);
       shared.since = now;

@@ -18,6 +18,12 @@
 // links have capacity to spare. If one of them is given more than it has, it takes part as well, and filling
 // resumes from its share.
 //
+// Most events change the rates of many messages, but of hardly any message the link that fixes its rate. Two things
+// follow. A virtual time per link orders the ends of the messages whose rates it fixes. And before filling resumes,
+// all keys above the first that changes are computed from the present assignment of messages to links, in order:
+// a link whose key is not above that of one of its messages takes the message over, and the keys are computed again
+// from where it came from. What needs no more passes obeys the rule above, and is the solution.
+//
 // Arithmetic. All numbers are integers, so results are the same on every machine and do not depend
 // on the order of summation. The unit of work is 2^-shift / 10^12 bytes: a link of B bytes per second
 // does B·2^shift units per picosecond, and a message has bytes·10^12·2^shift units. A fair share is
@@ -36,9 +42,11 @@
 //   mixed   everything else: progressive filling over the connected places.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -102,6 +110,7 @@ class FairShare {
   enum class Kind : std::uint8_t { alone, single, mixed };
   enum class State : std::uint8_t { idle, starting, running, ending };
   static constexpr LinkId kNoLink = -1;
+  static constexpr std::size_t kShort = 8;  // links of a message that are kept together; chosen
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
 
@@ -120,24 +129,36 @@ class FairShare {
   };
   // A message of the mixed kind. Those in flight are kept together, since filling goes over them again and again.
   struct alignas(32) Runner {
-    Key rate{0, 0};
-    LinkId by = kNoLink;  // the link that fixes the rate, or kNoLink if it has none
+    // It ends when the work of its link reaches this. Before it has a link: all its work.
+    Work mark = 0;
+    LinkId by = kNoLink;  // the link that fixes its rate, or without_rate(link) while it is opened
     Place place = kNone;
-    std::uint32_t begin = 0, end = 0;  // its links, in links_
+    std::uint32_t begin = 0, count = 0;  // its links, in links_
   };
-  struct Progress {
-    Work left = 0;
-    Time since = 0;  // when `left` was right
+  // A message whose rate that link fixed last; also the way back.
+  static LinkId without_rate(LinkId by) { return -2 - by; }
+  // A link that fixes rates, as those whose rate it fixes see it: `work` is what each has done since the beginning.
+  struct Pace {
+    Work work = 0;
+    Time since = 0;                                     // when `work` was right
+    Key before{0, 0};                                   // the key before the event
+    bool stale = false;                                 // in to_renew_
+    std::vector<std::pair<Work, std::uint32_t>> marks;  // a heap, with some that have left
   };
-  // One fills a line of the cache.
-  struct alignas(64) Link {
-    // What the messages with a rate leave of the capacity: less than nothing, by many times the capacity, where
-    // links that had some to spare are given too much.
-    Work high = 0, low = 0;
-    std::uint32_t open = 0;     // messages without a rate
+  // What a link has to give while it is filled. The first three mean nothing, and may wrap around, in a link that
+  // does not take part, so that nobody has to ask whether it does.
+  struct alignas(32) Room {
+    std::uint64_t high = 0, low = 0;  // what the messages with a rate leave of the capacity
+    std::uint64_t open = 0;           // messages without a rate
+    // What all messages leave of the capacity, in coarse units (coarse_) and rounded down: below zero where links
+    // that had some to spare are given too much, and perhaps where nothing is left. Links that fix rates have more.
+    std::int64_t spare = 0;
+  };
+  struct Link {
     std::uint32_t touched = 0;  // the settling before which its messages or its capacity changed
     std::uint32_t found = 0;    // the filling that found it
     bool fixes = false;         // whether it has a key
+    bool listed = false;        // in fixing_
   };
   // A link while repairing.
   struct Repaired {
@@ -149,7 +170,6 @@ class FairShare {
   // time has done since the beginning; a message ends when it reaches the message's own mark.
   struct Shared {
     LinkId link;
-    std::uint32_t entry;  // in ends_
     std::uint64_t rate = 0;
     Work work = 0;
     Time since = 0;
@@ -160,34 +180,69 @@ class FairShare {
   std::span<const LinkId> links_of(Place place) const {
     return std::span(links_).subspan(begin_[place], begin_[place + 1] - begin_[place]);
   }
-  std::span<const LinkId> links_of(const Runner& runner) const {
-    return std::span(links_).subspan(runner.begin, runner.end - runner.begin);
+  // The links of a message of the mixed kind.
+  std::span<const LinkId> way_of(std::uint32_t id) const {
+    const auto& [mark, by, place, begin, count] = runners_[id];
+    return {count <= kShort ? ways_[id].data() : links_.data() + begin, count};
   }
   Work work_of(std::int64_t bytes) const;
   // When `work` units at `rate` are done, rounded up.
   static Time end_of(Time now, Work work, std::uint64_t rate);
   void set_rate(Place place, std::uint64_t rate, Time now);
-  void run(std::uint32_t runner, std::uint64_t rate, Time now);
-  void settle_shared(Shared& shared, Time now);
+  // Brings a link's work up to date.
+  void advance(LinkId id, Time now) { advance(paces_[at(id)], keys_[at(id)], now); }
+  static void advance(Pace& pace, const Key& key, Time now);
+  // Puts a message under the link that fixes its rate from now on; both links have been brought up to date.
+  void join(std::uint32_t id, LinkId by);
+  bool has_left(LinkId id, const std::pair<Work, std::uint32_t>& mark) const {
+    const Runner& runner = runners_[mark.second];
+    return (runner.by != id && runner.by != without_rate(id)) || runner.mark != mark.first;
+  }
+  // To be called when a link's key or messages have changed: finds out later which of them ends first.
+  void renew_end(LinkId id);
+  void renew_ends();
+  void settle_shared(std::uint32_t id, Time now);
   void list(Place place);
   void unlist(Place place);
   void touch(LinkId link);
   // The share of a link whose messages, `others_`, are fixed elsewhere at those rates, from above and from below.
   Key pour(LinkId id);
-  // Take the rate away from a message and give it another one; `look(id, link)` sees each of its links.
-  template <typename Look>
-  void open(std::uint32_t id, Look&& look);
-  template <typename Look>
-  void fix(std::uint32_t id, LinkId by, Key rate, Time now, Look&& look);
-  // Lists in `chosen_` the messages of a link that `choose` accepts.
-  template <typename Choose>
-  std::span<const std::uint32_t> chosen(LinkId id, Choose&& choose);
-  void fill(Time now);
-  // Fills the touched links from `first` on, and all that follows, anew from a level on.
+  // A rate in coarse units, rounded up.
+  std::int64_t coarsely(std::uint64_t rate) const {
+    return static_cast<std::int64_t>((rate + (std::uint64_t{1} << coarse_) - 1) >> coarse_);
+  }
+  // Gives all messages of a link that have no rate its key.
+  void fix(LinkId id);
+  // Take the rates of at least a level away from the messages of a link, and find the messages without one. Both
+  // return a part of `chosen_`.
+  std::span<const std::uint32_t> open(LinkId id, std::uint64_t level);
+  std::span<const std::uint32_t> opened(LinkId id);
+  // Whether the messages of a link have been given more than it has.
+  bool overloaded(LinkId id) const;
+  // Gives all messages of the mixed kind their rates after what has happened to the touched links.
+  void find_rates(Time now);
+  // Fills the touched links from `first` on.
+  void fill(std::size_t first, Time now);
+  // The same, and all that follows, anew from a level on.
   void resume(std::size_t first, std::uint64_t level, Time now);
   std::uint64_t share_of(LinkId id);
+  void set_fixes(LinkId id, bool fixes);
+  void find_component(std::size_t first, std::uint64_t level);
   // Returns false, with nothing changed, if it takes too long.
   bool repair(Time now);
+  // Finds the keys, given that nearly every message keeps the link that fixes its rate. Returns false, with nothing
+  // changed, if too many do not.
+  bool keep(Time now);
+  // The key of a link, given the links in guess_, of which it takes messages over. It is 0 if that does not do.
+  Key kept_key(LinkId id);
+  // Remove those from fixing_ that do not fix rates any more, and sort it by the keys.
+  void purge_fixing();
+  void sort_fixing();
+  bool before(LinkId a, LinkId b) const {
+    return std::tie(keys_[at(a)].high, a) < std::tie(keys_[at(b)].high, b);
+  }
+  // Touches the links among those of the messages in `crowded_` that have been given more than they have.
+  void touch_overloaded();
   void find_goal(LinkId id);
   void apply_changes(Time now);
 
@@ -198,12 +253,15 @@ class FairShare {
   std::vector<std::uint64_t> capacity_;  // per link
   std::vector<std::uint32_t> alone_;     // per link: the place that has it alone, or kNone
   std::vector<std::uint32_t> one_;  // per link of the single kind: its index in shared_, or kNone
+  int coarse_ = 0;                  // a coarse unit of rates is 2^coarse_ of them
+  std::vector<Room> rooms_;         // per link
   std::vector<Link> state_;         // per link
   std::vector<Key> keys_;           // per link
   std::vector<Repaired> repaired_;  // per link
   std::vector<Shared> shared_;
-  Earliest ends_;      // per place that is not mixed; of a single kind the first of the link speaks
-  Earliest run_ends_;  // per runner
+  Earliest ends_;         // per place that is alone
+  Earliest shared_ends_;  // per link with places of the single kind only
+  Earliest run_ends_;     // per link that fixes rates: the first of its messages
   std::size_t in_flight_ = 0;
   std::vector<std::uint32_t> ended_;      // scratch
   std::vector<Place> changed_;            // mixed places that began or ended since the last settle
@@ -214,7 +272,10 @@ class FairShare {
     std::uint32_t index;  // into links_
   };
   std::vector<Runner> runners_;
-  std::vector<Progress> progress_;  // per runner
+  std::vector<std::uint32_t> seen_;  // per runner: the last repair that gave it a rate
+  std::vector<Pace> paces_;          // per link
+  std::vector<LinkId> to_renew_;     // the links of which the first to end is not known
+  std::vector<std::array<LinkId, kShort>> ways_;  // per runner: its links, if they are few
   std::vector<std::uint32_t> free_runners_, chosen_;
   std::vector<std::vector<Use>> users_;
   std::vector<std::uint32_t> slot_;
@@ -233,6 +294,18 @@ class FairShare {
   std::uint64_t look_round_ = 0;
   std::vector<LinkId> touched_, component_;
   std::vector<std::pair<std::uint64_t, LinkId>> heap_;
+  std::vector<LinkId> waiting_;        // to be filled, in order of their numbers
+  std::vector<std::uint64_t> shares_;  // theirs when last computed, or kOpen when done
+  struct Block {
+    std::uint64_t share, index;
+  };
+  std::vector<Block> blocks_;             // the least share of every so many
+  std::vector<std::uint32_t> crowded_;    // runners on a link that may have been given too much
+  std::vector<std::uint32_t> newcomers_;  // runners without a rate
+  std::vector<std::uint32_t> moved_;      // runners whose link in guess_ is another one
+  std::vector<LinkId> guess_;             // per runner: `by`, or what it may become
+  std::vector<LinkId> fixing_;            // all links that fix rates, and some that did
+  std::uint32_t connected_ = 0;  // fillings for which links above a level are taken to be connected
   // Changes of speed still to come, by time.
   struct Shift {
     Time time;

@@ -25,6 +25,7 @@ class Replayed {
         routes_(routes),
         options_(options),
         delays_(schedule, routes, options),
+        delays_ends_(delays_.at_ends()),
         uniform_bytes_(schedule.collective().uniform_bytes()),
         tasks_(tasks),
         turns_(schedule, tasks, progress) {
@@ -73,6 +74,10 @@ class Replayed {
     return {tasks_[item].lane, tasks_[item].transfer, bytes(item)};
   }
 
+  Time delay_at_end(Item item, std::uint32_t leg, std::size_t end) const {
+    return delays_ends_ ? delays_.at_end(what(item), leg, end) : 0;
+  }
+
   // A transfer is complete at one of its destinations.
   void arrived(Item item, std::size_t end, Time now) {
     const NodeId node = routes_.destinations(route(item))[end];
@@ -89,6 +94,7 @@ class Replayed {
   const Routes& routes_;
   const Options& options_;
   const Delays delays_;
+  const bool delays_ends_;  // to look bytes up only where they matter
   // Of every chunk, or 0: then looking it up is a walk through memory.
   const std::int64_t uniform_bytes_;
   std::span<Task> tasks_;

@@ -8,6 +8,7 @@
 
 #include "simulate/replayed.hpp"
 #include "simulate/shared_loop.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 
 namespace tacos::simulation {
@@ -39,6 +40,8 @@ class SharedReplay : public Replayed {
   template <typename Submit>
   void on_start(Item item, Leg leg, Time now, Submit&& submit) {
     if (leg > 0) return;
+    const auto c = connection(item);
+    if (next_[c] + 1 < begin_[c + 1]) fetch_ahead(&tasks_[order_[next_[c] + 1]]);
     turns_.read(
         item, [&](Item reader) { release(reader, item, submit); },
         [&](Item writer, std::size_t end) { arrived(writer, end, now); });
@@ -64,9 +67,7 @@ class SharedReplay : public Replayed {
     offer(c, submit);
   }
 
-  Time delay(Item item, Leg leg, std::size_t end) const {
-    return delays_.at_end(what(item), leg, end);
-  }
+  Time delay(Item item, Leg leg, std::size_t end) const { return delay_at_end(item, leg, end); }
 
   template <typename Submit>
   void on_arrival(Item item, std::size_t end, Time now, Submit&& submit) {

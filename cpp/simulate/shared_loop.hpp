@@ -158,6 +158,7 @@ class SharedLoop {
         bytes_(layout_.connection.size(), 0),
         queue_(layout_.connection.size(), {kNone, kNone}),
         behind_(options.items, kNone) {
+    if (layout_.connection.size() > layout_.route.size()) sizes_.assign(options.items, 0);
     if (options.limit > 0) {
       leaving_.assign(at(routes.topology().npus()), 0);
       coming_.assign(at(routes.topology().npus()), 0);
@@ -275,15 +276,16 @@ class SharedLoop {
   void begin(Place place, Item item) {
     current_[place] = item;
     began_[place] = now_;
-    const auto bytes = user_.bytes(item);
+    const auto first = layout_.first_place[layout_.connection[place]];
+    const auto bytes = place == first ? user_.bytes(item) : sizes_[item];
+    if (place == first && !sizes_.empty()) sizes_[item] = bytes;
     bytes_[place] = bytes;
     if (bytes == 0) {
       empty_.push_back(place);
     } else {
       shares_.start(place, bytes, now_);
     }
-    user_.on_start(item, place - layout_.first_place[layout_.connection[place]], now_,
-                   [this](Item next, Time time) { submit(next, time); });
+    user_.on_start(item, place - first, now_, [this](Item next, Time time) { submit(next, time); });
   }
 
   void sent(Place place) {
@@ -293,9 +295,18 @@ class SharedLoop {
     const auto connection = layout_.connection[place];
     const RouteId r = layout_.route[connection];
     const Leg leg = place - layout_.first_place[connection];
-    const auto found =
-        crossings_.of(crossings_.leg_id(r, leg), bytes, [&] { return std::pair(r, leg); });
     const bool tree = stored_ && routes_.kind(r) != RouteKind::path;
+    // Only trees need the times; and most legs are one link, which needs no table.
+    Crossings::Crossing found;
+    Routes::Window only{};
+    const auto first_link = layout_.link_begin[place];
+    if (layout_.link_begin[place + 1] - first_link == 1 && !tree) {
+      const LinkId link = layout_.links[first_link];
+      only = {link, 0, routes_.topology().busy_time(link, bytes)};
+      found.windows = {&only, 1};
+    } else {
+      found = crossings_.of(crossings_.leg_id(r, leg), bytes, [&] { return std::pair(r, leg); });
+    }
     Time slowest = 0;
     for (const auto& window : found.windows) {
       if (!tree) break;
@@ -303,7 +314,8 @@ class SharedLoop {
       slowest = std::max(slowest, transmission_time(bytes, rate));
     }
     const auto* latency = &layout_.latency[layout_.latency_begin[place]];
-    for (std::size_t end = 0; end < found.times.size(); ++end) {
+    const auto ends = layout_.latency_begin[place + 1] - layout_.latency_begin[place];
+    for (std::size_t end = 0; end < ends; ++end) {
       Time takes = latency[end];
       if (tree) takes = std::max(takes, found.times[end] - slowest);
       const Time time = now_ + takes + user_.delay(item, leg, end);
@@ -338,6 +350,7 @@ class SharedLoop {
   std::vector<Item> current_;  // per place: the message that it carries
   std::vector<Time> began_;
   std::vector<std::int64_t> bytes_;
+  std::vector<std::int64_t> sizes_;  // per item, where messages have several legs: looked up once
   std::vector<std::pair<Item, Item>> queue_;  // per place: first and last waiting message
   std::vector<Item> behind_;                  // per item: the item that waits behind it
   std::vector<Item> fresh_, batch_;           // messages that may start now

@@ -85,7 +85,7 @@ class Replay : public Replayed {
   }
 
   Time arrives(Item item, Leg leg, std::size_t end, Time start, Time duration) const {
-    const Time time = start + duration + delays_.at_end(what(item), leg, end);
+    const Time time = start + duration + delay_at_end(item, leg, end);
     return delays_.slow_links() ? time + delay_on_the_way(item, leg, end, start) : time;
   }
 

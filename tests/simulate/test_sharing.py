@@ -22,6 +22,7 @@ from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
 from tests.simulate.test_simulate import SPEED, US, messages, troubles
 from tests.support import oracle, sharing
+from tests.support.simulator import NEVER
 from tests.support.strategies import orders, quick_topologies
 
 
@@ -289,6 +290,25 @@ def test_a_crowd_that_comes_and_goes_is_what_exact_fractions_say(topology, chunk
     sizes = [draw.choice([1000, draw.randrange(1, 100_000)]) for _ in ways]
     schedule = walking(topology, ways, sizes)
     agrees(simulate(schedule, timing="shared"), *sharing.run_schedule(schedule), schedule)
+
+
+def test_a_crowd_whose_links_change_their_speed_is_what_exact_fractions_say():
+    """Links that limit many messages, and links with capacity to spare, become slower, stop and recover."""
+    draw = Random(5)
+    topology = tp.fat_tree(8, 2, bandwidth="1GB/s")
+    ways = [draw.sample(range(topology.npus), 4) for _ in range(40)]
+    schedule = walking(topology, ways, [draw.randrange(1, 100_000) for _ in ways])
+    faults, windows = [], {}
+    for link in draw.sample(range(topology.links), 12):
+        begin = draw.randrange(schedule.time_ps)
+        end = begin + draw.randrange(1, schedule.time_ps)
+        slowdown = draw.choice([2, 4, None])
+        ends = (int(topology.link_src[link]), int(topology.link_dst[link]))
+        how = {} if slowdown is None else {"slowdown": slowdown}
+        faults.append(Fault(link=ends, begin=f"{begin}ps", end=f"{end}ps", **how))
+        windows[link] = [(begin, end, NEVER if slowdown is None else slowdown)]
+    trace = simulate(schedule, timing="shared", faults=faults)
+    agrees(trace, *sharing.run_schedule(schedule, faults=windows), schedule)
 
 
 def test_a_message_alone_takes_its_schedule_s_time():
