@@ -68,8 +68,7 @@ def test_a_killed_rank_is_named_by_all_others():
             assert kind == "CommunicationError"
             assert re.match(killed.format(2), said)
         assert time.monotonic() - begin < 2 * BOUND_S
-        processes = [process.pid for process in own.job.processes]
-    assert all(soon(lambda pid=pid: gone(pid)) for pid in processes)
+    assert all(soon(lambda pid=pid: gone(pid)) for pid in own.pids)
 
 
 @pytest.mark.parametrize("job", ["stop_one", pytest.param("stop_within", marks=pytest.mark.slow)])
@@ -87,7 +86,7 @@ def test_a_hung_rank_is_named_by_all_others(ranks, job):
             assert told is not None
             assert job == "stop_one" or int(told[1]) == TIMEOUT_S  # not a second later
     finally:
-        ranks.job.processes[1].send_signal(signal.SIGCONT)
+        os.kill(ranks.pids[1], signal.SIGCONT)
     ranks.collect([1])
 
 
