@@ -358,7 +358,12 @@ def close_within(comm, schedule, how, ended):
             time.sleep(0.01)
         return _heard(algorithm.run, data, data)
     if how == "signal":
-        before = signal.signal(signal.SIGALRM, lambda *_: (comm.close(), Path(ended).touch()))
+
+        def end(*_):
+            comm.close()
+            Path(ended).touch()
+
+        before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
             return _heard(algorithm.run, data, data)
