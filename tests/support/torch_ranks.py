@@ -1,7 +1,7 @@
 """Processes of torch.distributed that wait for jobs, so that starting them is paid for once.
 
 ``Ranks(4)`` divides a process that has imported torch into four; each joins the process group and then runs the
-functions of ``tests/support/torch_jobs.py`` it is told to.
+functions of ``tests/support/torch_jobs.py`` and ``torch_training.py`` it is told to.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ranks:
         self._listener = Listener(address, "AF_UNIX", backlog=size)
         reading, writing = os.pipe()
         self._errors = os.fdopen(reading, "rb", buffering=0)
-        source = nursery("tests.support.torch_jobs", OMP_NUM_THREADS="1")
+        source = nursery("tests.support.torch_training", OMP_NUM_THREADS="1")
         variables = {"OMP_NUM_THREADS": "1", "TACOS_DEBUG": "off", **environment}
         try:
             started = [
@@ -143,8 +143,9 @@ def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> N
     import torch
     import torch.distributed as dist
 
-    from tests.support import torch_jobs
+    from tests.support import torch_jobs, torch_training
 
+    jobs = {**vars(torch_jobs), **vars(torch_training)}
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     connection = Client(address, "AF_UNIX")
@@ -164,7 +165,7 @@ def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> N
                 dist.init_process_group(
                     backend, store=store, rank=rank, world_size=size, timeout=limit
                 )
-            result = getattr(torch_jobs, job)(**arguments)
+            result = jobs[job](**arguments)
         except BaseException:  # noqa: BLE001, it is the answer
             result = "! " + traceback.format_exc()
         connection.send(result)
