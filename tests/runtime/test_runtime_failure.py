@@ -369,6 +369,13 @@ def script(text):
     return [sys.executable, "-c", text]
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Ranks that are left have a moment instead of seconds to say why they fail, too."""
+    monkeypatch.setattr(sys.modules["tacos.runtime.launch"], "_GRACE_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_fails_ends_the_job():
     text = "import os, sys, time; os.environ['TACOS_RANK'] == '1' and sys.exit(7); time.sleep(100)"
     begin = time.monotonic()
@@ -378,6 +385,7 @@ def test_a_rank_that_fails_ends_the_job():
     assert all(process.poll() is not None for process in job.processes)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_code_of_a_killed_rank_is_that_of_shells():
     """As `tacos lab` has it: 128 and the number of the signal."""
     text = "import os, time; os.environ['TACOS_RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(60)"
