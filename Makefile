@@ -36,6 +36,9 @@ help:  ## this list
 demo: $(VENV)/core  ## synthesize, verify and draw a few collectives; results in out/
 	@$(VENV)/bin/python examples/demo.py out
 
+# Where nothing compiled may be written, each of hundreds of processes would compile the package again.
+test slow sanitize: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/core $(VENV)/test  ## the tests, and the examples in docstrings and docs
 	@$(VENV)/bin/python -m pytest --quiet -n $(JOBS) --dist loadgroup -m "not slow"
 

@@ -20,7 +20,7 @@ NEEDED = {
 }
 # torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
-collect_ignore_glob = ["tests/support/streams.py", "tests/support/torch_jobs.py"]  # what ranks run
+collect_ignore_glob = ["tests/support/streams.py", "tests/support/torch_*.py"]  # what ranks run
 collect_ignore_glob += [
     path
     for package, paths in NEEDED.items()

@@ -32,6 +32,7 @@ def fewer_examples(test, share):
     test._hypothesis_internal_use_settings = settings(own, max_examples=count)
 
 
+@pytest.hookimpl(trylast=True)  # after Hypothesis, which marks its tests in the same hook
 def pytest_collection_modifyitems(items):
     tests = {id(item.obj): item.obj for item in items if item.get_closest_marker("hypothesis")}
     for test in tests.values():

@@ -17,7 +17,7 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.program import lower
 from tests.support.memory_driver import Machine
-from tests.support.programs import INPUT, OUTPUT, SCRATCH, made
+from tests.support.programs import INPUT, OUTPUT, made, put_and_passed_on
 from tests.support.rank_jobs import OPS, expected, shared
 from tests.support.real_files import real_files
 from tests.support.strategies import lowered
@@ -190,28 +190,7 @@ def test_a_chunk_in_another_ones_slot_needs_slots_of_one_size(count):
 
 
 def test_a_third_rank_learns_of_a_put_only_when_it_is_there():
-    """Rank 0 puts its chunk at rank 2 and signals rank 1, which signals rank 2."""
-    collective = co.broadcast(3, "1B", chunks=1, root=0)
-    program = made(
-        collective,
-        [
-            (0, -1, -1, [
-                ("copy", INPUT, 0, OUTPUT, 0),
-                ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
-                ("put", INPUT, 0, SCRATCH, 0, None, None, 2),
-                ("signal", None, None, None, None, None, None, 1),
-            ]),
-            (1, -1, -1, [
-                ("wait", None, None, None, None, 3, None, 0),
-                ("signal", None, None, None, None, None, None, 2),
-            ]),
-            (2, -1, -1, [
-                ("wait", None, None, None, None, 5, None, 1),
-                ("copy", SCRATCH, 0, OUTPUT, 0),
-            ]),
-        ],
-        scratch=1,
-    )  # fmt: skip
+    program = put_and_passed_on()
     tacos.verify(program).raise_if_failed()
     for seed in range(50):
         check(program, 5, random=Random(seed))

@@ -340,7 +340,7 @@ class Meeting:
     """A rendezvous of threads."""
 
     def __init__(self, size):
-        self.barrier, self.values = threading.Barrier(size, timeout=20), {}
+        self.barrier, self.values = threading.Barrier(size, timeout=60), {}
 
     def of(self, rank):
         def exchange(name, value):

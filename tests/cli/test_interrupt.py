@@ -46,7 +46,9 @@ def interrupted(words, moment):
     return process.returncode, said
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.4, 1.3, 2.5])
+@pytest.mark.parametrize(
+    "moment", [0.0, 1.3, *(pytest.param(later, marks=pytest.mark.slow) for later in (0.4, 2.5))]
+)
 def test_the_command_ends_with_a_sentence(moment, tmp_path):
     command = [sys.executable, "-m", "tacos", "synth", *SLOW, "-o", str(tmp_path / "x.tacos")]
     said = interrupted(command, moment)

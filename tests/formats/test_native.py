@@ -1,109 +1,37 @@
-"""The .tacos file. `taken_apart` and `sealed` follow docs/guide/file-format.md, not the module."""
+"""The .tacos file: round trips, writing, and schedules that stay in their file."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
-import struct
 import subprocess
 import sys
-import tracemalloc
-import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import given
 
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.errors import FormatError
 from tacos.formats import load, native, save
-from tacos.schedule import READ_INPUT, REDUCE, Schedule, retime, routes
-from tests.support.strategies import Order, collectives, orders, topologies
+from tests.support.native_files import (
+    EXAMPLES,
+    PROVENANCE,
+    empty_schedules,
+    files,
+    refused,
+    ring_orbit,
+    same,
+    sealed,
+    taken_apart,
+    written,
+)
+from tests.support.strategies import Order, orders
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PROVENANCE = {
-    "engine": "hand",
-    "seed": 7,
-    "bound_s": 1e-6,
-    "note": "α\ud800",
-    "deep": [{"a": None}],
-}
-
-
-# --- schedules ----------------------------------------------------------------------------------
-
-
-@st.composite
-def empty_schedules(draw):
-    """Any topology, several collectives of any kind at once, and no transfers."""
-    topology = draw(topologies())
-    parts = draw(st.lists(collectives(topology.npus), min_size=1, max_size=3))
-    table = routes(topology, links=[])
-    return retime(co.together(*parts), table, route=[], chunk=[], step=[])
-
-
-def ring_orbit():
-    """All-gather on a one-way ring of 4: chunk 0 goes 0 -> 1 -> 2 -> 3, the others likewise."""
-    ring = tp.ring(4, bandwidth="1GB/s", latency="1us", bidirectional=False)
-    turn = np.array([1, 2, 3, 0], np.int32)
-    return Schedule(
-        collective=co.all_gather(ring, 4000, chunks=1),
-        routes=routes(ring, links=[[0], [1], [2]]),
-        lane_route=np.arange(3, dtype=np.int32),
-        lane_op=np.zeros(3, np.uint8),
-        lane_reads=np.array([0, 1, 1], np.uint8),
-        lane_begin=np.arange(4),
-        chunk=np.zeros(3, np.uint32),
-        start=np.arange(3, dtype=np.uint32),
-        quantum_ps=2_000_000,
-        orders=[4],
-        node_image=turn,
-        link_image=turn,
-        provenance=json.dumps({"engine": "symmetric"}),
-    )
-
-
-def switch_trees():
-    """All-reduce and a custom copy on a switch that reduces and multicasts; named nodes."""
-    links = [(i, 4, "1GB/s", "1us") for i in range(4)] + [(4, i, "1GB/s", "1us") for i in range(4)]
-    names = ["a", "b", "c", "δ\n", "star"]
-    star = tp.from_links(
-        4,
-        links,
-        switches=["multicast+reduce"],
-        names=names,
-        link_model="blocking",
-        forwarding="store_and_forward",
-        reduce_bandwidth="100GB/s",
-    )
-    collective = co.together(
-        co.all_reduce(star, 1000, group=[0, 1, 2], chunks=1),
-        co.custom(star, [500], before=[[3]], after=[[0]]),
-    )
-    table = routes(
-        star,
-        links=[[1, 2, 4], [0, 2, 5], [0, 1, 6], [0, 5, 6], [1, 4, 6], [2, 4, 5], [3, 4]],
-        kinds=["reduce"] * 3 + ["multicast"] * 3 + ["path"],
-    )
-    return retime(
-        collective,
-        table,
-        route=np.arange(7),
-        chunk=[0, 1, 2, 0, 1, 2, 3],
-        step=[0, 0, 0, 1, 1, 1, 0],
-        op=[REDUCE] * 3 + [0] * 4,
-        reads=[READ_INPUT] * 3 + [1] * 4,
-        provenance={"engine": "hand", "bound_s": 1e-6},
-    )
-
-
-EXAMPLES = {"orbit": ring_orbit, "trees": switch_trees}
 
 
 @pytest.fixture(params=EXAMPLES)
@@ -114,70 +42,6 @@ def schedule(request):
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory):
     return tmp_path_factory.mktemp("native") / "x.tacos"
-
-
-# --- the container, from its description ----------------------------------------------------------
-
-
-def blocks_of(data, payloads):
-    """The payloads of the blocks, after checking padding and checksums."""
-    at, found = 0, []
-    for payload in payloads:
-        end = at + payload + (-(payload + 4) % 64)
-        assert not any(data[at + payload : end])
-        assert struct.unpack_from("<I", data, end) == (zlib.crc32(data[at:end]),)
-        found.append(data[at : at + payload])
-        at = end + 4
-        assert at % 64 == 0
-    assert at == len(data)
-    return found
-
-
-def taken_apart(data):
-    magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"\x89TCS\r\n\x1a\n", 3)
-    header = json.loads(data[16 : 16 + length])
-    payloads = [int(s["dtype"][2:]) * s["count"] for s in header["sections"]]
-    _, *columns = blocks_of(data, [16 + length, *payloads])
-    return header, {
-        section["name"]: np.frombuffer(column, section["dtype"])
-        for section, column in zip(header["sections"], columns, strict=True)
-    }
-
-
-def sealed(header, columns, *, version=3):
-    text = json.dumps(header).encode()
-    payloads = [struct.pack("<8sII", b"\x89TCS\r\n\x1a\n", version, len(text)) + text]
-    payloads += [np.asarray(column).tobytes() for column in columns.values()]
-    out = b""
-    for payload in payloads:
-        padded = payload + bytes(-(len(payload) + 4) % 64)
-        out += padded + struct.pack("<I", zlib.crc32(padded))
-    return out
-
-
-def files(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def written(schedule, path):
-    native.write(schedule, path)
-    return path.read_bytes()
-
-
-def refused(path, data):
-    """Read bytes that must be refused; the sentence without the file's name."""
-    path.write_bytes(data)
-    with pytest.raises(FormatError) as error:
-        native.read(path)
-    message = str(error.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message.removeprefix(f"{path}: ")
-
-
-def same(a, b):
-    return a == b and a.provenance == b.provenance and a.time_ps == b.time_ps
 
 
 # --- round trips --------------------------------------------------------------------------------
@@ -319,160 +183,6 @@ def test_peek_says_what_the_schedule_says(schedule, scratch):
     assert [part["kind"] for part in found["collective"]] == [
         part.kind for part in schedule.collective.parts
     ]
-
-
-# --- damage -------------------------------------------------------------------------------------
-
-
-some_or_all = pytest.mark.parametrize(
-    "stride", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
-)
-
-
-@some_or_all
-def test_a_file_cut_anywhere_is_refused(scratch, stride):
-    data = written(ring_orbit(), scratch)
-    for length in {*range(0, len(data), stride), *range(64), *range(len(data) - 64, len(data))}:
-        refused(scratch, data[:length])
-
-
-@some_or_all
-def test_any_changed_byte_is_refused(scratch, stride):
-    data = bytearray(written(ring_orbit(), scratch))
-    for place in range(0, len(data), stride):
-        data[place] ^= 1 << place % 8
-        refused(scratch, data)
-        data[place] ^= 1 << place % 8
-
-
-@given(st.data())
-def test_any_run_of_changed_bytes_is_refused(scratch, data):
-    good = written(switch_trees(), scratch)
-    place = data.draw(st.integers(0, len(good) - 1))
-    other = data.draw(st.binary(min_size=1, max_size=64))
-    bad = good[:place] + other + good[place + len(other) :]
-    assume(bad != good)
-    refused(scratch, bad)
-
-
-def test_what_is_no_file_of_ours(scratch, tmp_path):
-    data = written(ring_orbit(), scratch)
-    assert refused(scratch, b"") == "the file is empty"
-    assert refused(scratch, b"tacos: 1\n") == "not a .tacos file: it lacks the signature"
-    assert "text mode" in refused(scratch, data.replace(b"\r\n", b"\n"))
-    assert refused(scratch, data + b"123") == "3 bytes follow the end of the schedule"
-    assert refused(scratch, data[:-64]).endswith(f"of {len(data)}: it is cut short")
-    assert refused(scratch, data[:12]) == "the file has 12 bytes: it is cut short"
-    assert "checksum" in refused(scratch, data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(FormatError, match="not a regular file"):
-        native.read(tmp_path)
-    os.mkfifo(tmp_path / "pipe.tacos")
-    with pytest.raises(FormatError, match="not a regular file"):
-        native.read(tmp_path / "pipe.tacos")
-
-
-def test_other_versions_are_refused(scratch):
-    parts = taken_apart(written(ring_orbit(), scratch))
-    newer = refused(scratch, sealed(*parts, version=7))
-    assert newer == "version is 7, but this version of tacos reads up to 3; upgrade it"
-    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 3"
-
-
-# --- files that are whole but wrong ---------------------------------------------------------------
-
-
-def change(header, path, value):
-    *steps, last = path
-    for step in steps:
-        header = header[step]
-    header[last] = value
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (["new"], 1, "unknown field `new`"),
-        (["topology", "npus"], 2**31, "Expected `int` <= 2147483647 - at `$.topology.npus`"),
-        (["topology", "npus"], 2**31 - 1, "npus is 2147483647, more than the file has bytes"),
-        (["topology", "npus"], 0, "at least one NPU"),
-        (["topology", "npus"], 2**70, "Expected `int` <= 2147483647 - at `$.topology.npus`"),
-        (["topology", "link_model"], "magic", 'link_model is "magic"; it must be '),
-        (["topology", "dims"], [["ring", 3]], "do not multiply to 4 NPUs"),
-        (["collective", 0, "kind"], "all_sorts", 'unknown collective "all_sorts"'),
-        (["collective", 0, "chunks"], 0, "needs a collective with a number of chunks"),
-        (["collective", 0, "size_bytes"], 0, "size is 0 B"),
-        (["collective", 0, "entries", "group"], 3, "collective.group has 4 entries, but the parts"),
-        (["collective", 0, "entries", "group"], 2**65, "the parts have 36893488147419103232"),
-        (["collective", 0, "entries", "more"], 3, "unknown field `more`"),
-        (["schedule", "time_ps"], 1, "time_ps is 1, but the transfers end at 6000000 ps"),
-        (["schedule", "quantum_ps"], 0, "the time quantum is 0 ps"),
-        (["schedule", "orders"], [5], "larger than the number of NPUs"),
-        (["schedule", "orders"], [2, 2], "do not fit the topology"),
-        (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
-        (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
-        (["sections"], [], "there are 0 sections; version 3 has 24"),
-        (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8"; it must be'),
-        (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
-        (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),
-        (["sections", 1, "count"], -1, "Expected `int` >= 0 - at `$.sections[1].count`"),
-        (["sections", 2, "count"], 3, "the link columns differ in length"),
-        (["sections", 22, "count"], 2**40, "bytes of 4398046514816: it is cut short"),
-        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555328: it is cut short"),
-    ],
-)
-def test_a_wrong_header_is_refused_before_anything_large_is_allocated(
-    scratch, path, value, message
-):
-    header, columns = taken_apart(written(ring_orbit(), scratch))
-    change(header, path, value)
-    data = sealed(header, columns)
-    tracemalloc.start()
-    try:
-        assert message in refused(scratch, data)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("topology.link_src", [0, 1, 2, 9], "names node 9, but the nodes are 0 to 3"),
-        ("topology.link_bandwidth_Bps", [1, 1, 1, 0], "has bandwidth 0 B/s"),
-        ("collective.group", [0, 1, 1, 3], "NPU 1 is twice in the group"),
-        ("routes.links", [0, 1, 4], "a route names link 4"),
-        ("schedule.lane_route", [0, 1, 3], "lane 2 names route 3"),
-        ("schedule.lane_begin", [0, 1, 2, 2], "lane columns do not fit together"),
-        ("schedule.chunk", [0, 4, 0], "a transfer names chunk 4, but there are 4"),
-        ("schedule.node_image", [1, 2, 3, -1], "the symmetry leaves the topology"),
-    ],
-)
-def test_columns_that_the_constructors_refuse(scratch, name, values, message):
-    header, columns = taken_apart(written(ring_orbit(), scratch))
-    columns[name] = np.array(values, columns[name].dtype)
-    assert message in refused(scratch, sealed(header, columns))
-
-
-def test_names_that_are_no_names(scratch):
-    header, columns = taken_apart(written(switch_trees(), scratch))
-    for bad in (b"[1, 2]", b'["a"', b'["\xff"]', b"{}"):
-        columns["topology.names"] = np.frombuffer(bad, np.uint8)
-        header["sections"][5]["count"] = len(bad)
-        assert refused(scratch, sealed(header, columns)).startswith("topology.names: ")
-
-
-@given(st.data())
-def test_any_value_in_any_column_is_read_or_refused(scratch, data):
-    header, columns = taken_apart(written(switch_trees(), scratch))
-    name = data.draw(st.sampled_from([name for name, column in columns.items() if len(column)]))
-    column = columns[name].copy()
-    limits = np.iinfo(column.dtype)
-    place = data.draw(st.integers(0, len(column) - 1))
-    column[place] = data.draw(st.integers(limits.min, limits.max) | st.integers(0, 8))
-    columns[name] = column
-    scratch.write_bytes(sealed(header, columns))
-    with contextlib.suppress(FormatError):
-        assert isinstance(native.read(scratch), Schedule)
 
 
 # --- writing ------------------------------------------------------------------------------------

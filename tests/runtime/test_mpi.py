@@ -17,9 +17,9 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tests.support.programs import INPUT, OUTPUT, SCRATCH
+from tests.support.programs import INPUT, OUTPUT, put_and_passed_on
 from tests.support.programs import made as program
-from tests.support.rank_jobs import OPS, PATIENT_S, TIMEOUT_S
+from tests.support.rank_jobs import FAR_S, PATIENT_S, TIMEOUT_S, TYPES_AND_OPERATIONS, made
 from tests.support.ranks import MPI_SETTINGS, MpiRanks, free_port, mpiexec
 
 if importlib.util.find_spec("mpi4py") is None or not mpiexec(1):
@@ -34,39 +34,24 @@ KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @pytest.fixture(scope="module")
 def ranks():
-    with MpiRanks(8) as started:
+    with MpiRanks(6) as started:
         yield started
     assert started.job.returncode is not None
-
-
-def made(kind, network, **options):
-    root = (
-        {"root": network.npus - 1} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
-    )
-    collective = co.named(kind, network, "1MB", chunks=options.pop("chunks", 1), **root)
-    return tacos.synthesize(network, collective, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_collective_gives_what_numpy_gives(ranks, kind):
     """For all sizes, in place and not."""
-    network = tp.mesh(2, 4)
+    network = tp.mesh(2, 3)
     cases = list(itertools.product([0, 1, 7, 100_003], ["float32"], ["sum"], [False, True]))
     schedule = made(kind, network, chunks=2 if kind == "all_reduce" else 1)
-    assert ranks.run(8, "run_cases", schedule, cases) == [[]] * 8
+    assert ranks.run(6, "run_cases", schedule, cases) == [[]] * 6
 
 
 @pytest.mark.parametrize("engine", ["ring", "direct", "double-binary-tree"])
 def test_every_type_and_operation(ranks, engine):
     schedule = made("all_reduce", tp.fully_connected(4), engine=engine)
-    dtypes = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
-    cases = [
-        (101, dtype, op, False)
-        for dtype, op in itertools.product(dtypes, OPS)
-        if not (dtype[0] == "f" and op in ("band", "bor", "bxor"))
-        and (dtype, op) != ("bool", "avg")
-    ]
-    assert ranks.run(4, "run_cases", schedule, cases) == [[]] * 4
+    assert ranks.run(4, "run_cases", schedule, TYPES_AND_OPERATIONS) == [[]] * 4
 
 
 def test_many_calls_of_several_algorithms_keep_their_order(ranks):
@@ -77,26 +62,8 @@ def test_many_calls_of_several_algorithms_keep_their_order(ranks):
 
 
 def test_one_sided_programs_run_too(ranks):
-    """Rank 0 puts its chunk at rank 2 and signals rank 1, which signals rank 2."""
-    rows = [
-        (0, -1, -1, [
-            ("copy", INPUT, 0, OUTPUT, 0),
-            ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
-            ("put", INPUT, 0, SCRATCH, 0, None, None, 2),
-            ("signal", None, None, None, None, None, None, 1),
-        ]),
-        (1, -1, -1, [
-            ("wait", None, None, None, None, 3, None, 0),
-            ("signal", None, None, None, None, None, None, 2),
-        ]),
-        (2, -1, -1, [
-            ("wait", None, None, None, None, 5, None, 1),
-            ("copy", SCRATCH, 0, OUTPUT, 0),
-        ]),
-    ]  # fmt: skip
-    broadcast = program(co.broadcast(3, "1B", chunks=1, root=0), rows, scratch=1)
     cases = [(count, "int32", "sum", False) for count in (1, 1001, 50_000)] * 5
-    assert ranks.run(3, "run_cases", broadcast, cases) == [[]] * 3
+    assert ranks.run(3, "run_cases", put_and_passed_on(), cases) == [[]] * 3
 
 
 def test_both_gets_and_their_replies_have_tags(ranks):
@@ -146,10 +113,9 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
 @pytest.mark.slow
 def test_a_hung_rank_is_named_by_all_others(ranks):
     """Every rank waits for another, but only one does not answer."""
-    begin = time.monotonic()
     ranks.start(4, "stop_one", ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
     try:
-        for first, second in ranks.collect([0, 2, 3], 3 * TIMEOUT_S + 10):
+        for first, second in ranks.collect([0, 2, 3]):
             assert first[0] == "CommunicationError"
             assert re.match(
                 r"rank 1 did not answer for \d+ s: rank \d, thread \d, step \d", first[1]
@@ -158,7 +124,6 @@ def test_a_hung_rank_is_named_by_all_others(ranks):
     finally:
         os.kill(ranks.pids[1], signal.SIGCONT)
     ranks.collect([1])
-    assert time.monotonic() - begin < 60
 
 
 def test_different_algorithms_are_refused_on_all_ranks(ranks):
@@ -192,8 +157,8 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
     root = {"root": 1} if kind == "broadcast" else {}
     first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
     begin = time.monotonic()
-    heard = ranks.run(4, "prepare_instead", first, made("all_gather", network), 1, fresh=50.0)
-    assert time.monotonic() - begin < 25
+    heard = ranks.run(4, "prepare_instead", first, made("all_gather", network), 1, fresh=FAR_S)
+    assert time.monotonic() - begin < FAR_S / 2
     for name, said in heard:
         assert name == "CommunicationError"
         assert re.match(

@@ -12,7 +12,7 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tests.support.rank_jobs import OPS
+from tests.support.rank_jobs import TYPES_AND_OPERATIONS, made
 from tests.support.ranks import Ranks
 from tests.support.real_files import real_files
 
@@ -31,14 +31,6 @@ NETWORKS = {  # and the largest number of elements
 def ranks():
     with Ranks(8) as started:
         yield started
-
-
-def made(kind, network, **options):
-    root = (
-        {"root": network.npus - 1} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
-    )
-    collective = co.named(kind, network, "1MB", chunks=options.pop("chunks", 1), **root)
-    return tacos.synthesize(network, collective, **options)
 
 
 @pytest.mark.parametrize("spec", NETWORKS)
@@ -66,14 +58,7 @@ def test_what_is_not_a_number_stays_so_on_whatever_rank(ranks, dtype, op):
 def test_every_type_and_operation(ranks, engine):
     network = tp.fully_connected(4)
     schedule = made("all_reduce", network, engine=engine)
-    dtypes = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
-    cases = [
-        (101, dtype, op, False)
-        for dtype, op in itertools.product(dtypes, OPS)
-        if not (dtype[0] == "f" and op in ("band", "bor", "bxor"))
-        and (dtype, op) != ("bool", "avg")
-    ]
-    assert ranks.run(4, "run_cases", schedule, cases) == [[]] * 4
+    assert ranks.run(4, "run_cases", schedule, TYPES_AND_OPERATIONS) == [[]] * 4
 
 
 def test_a_group_of_ranks_with_others_that_relay(ranks):

@@ -19,10 +19,10 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos.runtime import CommunicationError, TcpRendezvous, connect, from_environment, launch
 from tests.support.programs import INPUT, OUTPUT, made
-from tests.support.rank_jobs import PATIENT_S, TIMEOUT_S
+from tests.support.rank_jobs import FAR_S, PATIENT_S, TIMEOUT_S
 from tests.support.ranks import Ranks, free_port
 
-BOUND_S = 3 * TIMEOUT_S + 5.0  # for a busy machine; a hang would take for ever
+BOUND_S = 20 * TIMEOUT_S  # for a busy machine; a hang would take for ever
 
 
 def ring(npus, kind="all_reduce", chunks=1):
@@ -43,7 +43,7 @@ def gone(pid):
         return True
 
 
-def soon(condition, patience=20.0):
+def soon(condition, patience=60.0):
     end = time.monotonic() + patience
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
@@ -58,24 +58,24 @@ def test_a_killed_rank_is_named_by_all_others():
     killed = r"(rank {0} closed its connection|the connection with rank {0} broke).*, call \d"
     with Ranks(5) as own:
         begin = time.monotonic()
-        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=PATIENT_S)
+        own.start(5, "stop_one", ring(5), 4, signal.SIGKILL, fresh=FAR_S)
         for first, second in own.collect([0, 1, 2, 3]):
             assert first[0] == "CommunicationError"
             assert re.match(killed.format(4), first[1])
             assert second == first  # a failed communicator stays so
-        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=PATIENT_S)
+        own.start(4, "stop_within", ring(4), 2, signal.SIGKILL, fresh=FAR_S)
         for kind, said in own.collect([0, 1, 3]):
             assert kind == "CommunicationError"
             assert re.match(killed.format(2), said)
-        assert time.monotonic() - begin < 2 * BOUND_S
-        processes = [process.pid for process in own.job.processes]
-    assert all(soon(lambda pid=pid: gone(pid)) for pid in processes)
+        assert time.monotonic() - begin < FAR_S / 2
+    assert all(soon(lambda pid=pid: gone(pid)) for pid in own.pids)
 
 
 @pytest.mark.parametrize("job", ["stop_one", pytest.param("stop_within", marks=pytest.mark.slow)])
 def test_a_hung_rank_is_named_by_all_others(ranks, job):
     """Every rank waits for another, but only one does not answer."""
     ranks.start(4, job, ring(4), 1, signal.SIGSTOP, fresh=TIMEOUT_S)
+    waited = []
     try:
         for answer in ranks.collect([0, 2, 3], BOUND_S):
             kind, said = answer[0] if job == "stop_one" else answer
@@ -85,9 +85,10 @@ def test_a_hung_rank_is_named_by_all_others(ranks, job):
                 said,
             )
             assert told is not None
-            assert job == "stop_one" or int(told[1]) == TIMEOUT_S  # not a second later
+            waited.append(int(told[1]))
+        assert job == "stop_one" or min(waited) == TIMEOUT_S  # not a second later
     finally:
-        ranks.job.processes[1].send_signal(signal.SIGCONT)
+        os.kill(ranks.pids[1], signal.SIGCONT)
     ranks.collect([1])
 
 
@@ -150,8 +151,8 @@ def test_a_rank_may_leave_once_it_has_all_that_has_bytes():
     port = free_port()
 
     def act(rank):
-        meeting = TcpRendezvous(rank, 4, "127.0.0.1", port, timeout=TIMEOUT_S, token="x")
-        with connect(meeting, timeout=TIMEOUT_S) as communicator:
+        meeting = TcpRendezvous(rank, 4, "127.0.0.1", port, timeout=PATIENT_S, token="x")
+        with connect(meeting, timeout=PATIENT_S) as communicator:
             algorithm = communicator.prepare(schedule)
             communicator.barrier("prepared")
             if rank == 2:
@@ -260,8 +261,8 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
     root = {"root": 1} if kind == "broadcast" else {}
     first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
     begin = time.monotonic()
-    heard = ranks.run(4, "prepare_instead", first, ring(4, "all_gather"), 1, fresh=50.0)
-    assert time.monotonic() - begin < 25
+    heard = ranks.run(4, "prepare_instead", first, ring(4, "all_gather"), 1, fresh=FAR_S)
+    assert time.monotonic() - begin < FAR_S / 2
     assert {kind for kind, _ in heard} == {"CommunicationError"}
     for _, said in heard:
         assert re.match(
@@ -274,8 +275,8 @@ def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
 @pytest.mark.slow
 def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
     begin = time.monotonic()
-    heard = ranks.run(3, "meet_instead", ring(3), 2, fresh=50.0)
-    assert time.monotonic() - begin < 25
+    heard = ranks.run(3, "meet_instead", ring(3), 2, fresh=FAR_S)
+    assert time.monotonic() - begin < FAR_S / 2
     for kind, said in heard[:2]:
         assert kind == "CommunicationError"
         assert said.startswith("rank 2 closed its connection: rank ")
@@ -283,11 +284,11 @@ def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
 
 
 @pytest.mark.parametrize("how", ["close", "abort", "signal"])
-def test_a_communicator_can_be_ended_within_a_call(ranks, how):
+def test_a_communicator_can_be_ended_within_a_call(ranks, how, tmp_path):
     """From another thread, or by a signal's handler; no rank waits until the time is over."""
     begin = time.monotonic()
-    heard = ranks.run(2, "close_within", ring(2), how, fresh=50.0)
-    assert time.monotonic() - begin < 25
+    heard = ranks.run(2, "close_within", ring(2), how, str(tmp_path / "ended"), fresh=FAR_S)
+    assert time.monotonic() - begin < FAR_S / 2
     why = "rank 0 gave up: enough" if how == "abort" else "the communicator is closed"
     assert heard == [("CommunicationError", why)] * 2
 
@@ -368,15 +369,23 @@ def script(text):
     return [sys.executable, "-c", text]
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Ranks that are left have a moment instead of seconds to say why they fail, too."""
+    monkeypatch.setattr(sys.modules["tacos.runtime.launch"], "_GRACE_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_fails_ends_the_job():
-    text = "import os, sys, time; os.environ['TACOS_RANK'] == '1' and sys.exit(7); time.sleep(60)"
+    text = "import os, sys, time; os.environ['TACOS_RANK'] == '1' and sys.exit(7); time.sleep(100)"
     begin = time.monotonic()
     with launch(script(text), 3) as job:
         assert job.wait() == 7
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
     assert all(process.poll() is not None for process in job.processes)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_code_of_a_killed_rank_is_that_of_shells():
     """As `tacos lab` has it: 128 and the number of the signal."""
     text = "import os, time; os.environ['TACOS_RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(60)"
@@ -393,7 +402,7 @@ def test_a_job_can_have_a_time_limit():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_ranks_do_not_outlive_who_started_them(number, tmp_path):
-    rank = f"import os, time; open('{tmp_path}/' + os.environ['TACOS_RANK'], 'w').write(str(os.getpid())); time.sleep(60)"
+    rank = f"import os, time; open('{tmp_path}/' + os.environ['TACOS_RANK'], 'w').write(str(os.getpid())); time.sleep(300)"
     parent = f"""
 import sys
 from tacos.runtime import launch
@@ -402,9 +411,9 @@ with launch([sys.executable, "-c", {rank!r}], 3) as job:
 """
     process = subprocess.Popen(script(parent), stderr=subprocess.DEVNULL)
     pids = [tmp_path / str(rank) for rank in range(3)]
-    assert soon(lambda: all(path.exists() and path.read_text() for path in pids), 60)
+    assert soon(lambda: all(path.exists() and path.read_text() for path in pids))
     process.send_signal(number)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     assert all(soon(lambda path=path: gone(int(path.read_text()))) for path in pids)
 
 

@@ -312,18 +312,16 @@ def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
     ids=["killed", "stopped"],
 )
 def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
-    ranks = Ranks(4, seconds=5.0)
+    ranks = Ranks(4, seconds=15.0)
     others = (0, 1, 3)
     try:
         ranks.run("one_call")
         ranks.kill(2, number)
-        begin = time.monotonic()
         ranks.start("one_call", *others)
-        for answer in ranks.finish(*others, seconds=45.0):
+        for answer in ranks.finish(*others):
             sentence = str(answer).strip().splitlines()[-1]
             assert "CollectiveError: " in sentence
             assert "rank 2" in sentence
-        assert time.monotonic() - begin < 45.0
         ranks.start("one_call", *others)
         for answer in ranks.finish(*others):
             assert "rank 2" in str(answer)

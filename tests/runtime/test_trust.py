@@ -33,8 +33,6 @@ from tacos.runtime.rendezvous.handshake import Acceptor, Refused, dial
 from tests.support import attacker
 from tests.support.ranks import free_port
 
-pytestmark = pytest.mark.xdist_group("slurm")  # on one worker: a job's number gives its port
-
 ROOT = Path(tacos.__file__).parents[2]
 NOBODY = 65534
 
@@ -271,9 +269,10 @@ def test_a_machine_without_memory_is_given_a_pause(why):
 
 # --- Slurm --------------------------------------------------------------------------------------------
 
+JOB = os.getpid()  # its number gives its port: two runs of the tests do not meet
 SLURM = {
     "SLURM_NTASKS": "2",
-    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_ID": str(JOB),
     "SLURM_STEP_ID": "2",
     "SLURM_STEP_NODELIST": "localhost",
 }
@@ -301,7 +300,7 @@ def test_ranks_of_slurm_share_a_file_that_only_their_user_reads(tmp_path, monkey
         return secret
 
     monkeypatch.setattr(environment, "offer_secret", offered)
-    (tmp_path / ".slurm-7.2-0.token").write_text(
+    (tmp_path / f".slurm-{JOB}.2-0.token").write_text(
         "of a run before"
     )  # not trusted: others can read it
     cache = {"TACOS_CACHE": str(tmp_path)}
@@ -316,7 +315,7 @@ def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
     assert meet_under_slurm([ours, ours]) == [[b"\0", b"\1"]] * 2
     monkeypatch.setattr(rendezvous_over_tcp, "_REFUSED_S", 0.1)
     with pytest.raises(TimeoutError, match=r"rank 1 did not come to rank 0 within 0\.5 s"):
-        meet_under_slurm([ours, ours | {"TACOS_TOKEN": "7.2"}], timeout=0.5)
+        meet_under_slurm([ours, ours | {"TACOS_TOKEN": f"{JOB}.2"}], timeout=0.5)
 
 
 def test_a_token_file_that_shows_its_old_content_for_a_while_refuses_no_rank(monkeypatch):

@@ -20,7 +20,7 @@ from tacos.cli import main
 from tacos.program import lower
 from tacos.simulate.astra import run
 from tacos.workload import from_program, from_schedule, load
-from tests.formats.test_chakra import COMP, RECV, SEND, field, message, node, put, trace
+from tests.support.chakra_files import COMP, RECV, SEND, field, message, node, put, trace
 from tests.support.strategies import collectives, lowered
 
 AWARE = {"astra-sim-aware": True, "astra-sim-unaware": False}

@@ -24,13 +24,14 @@ def run(program, random):
     begin = program.thread_begin.tolist()
     position = begin[:-1].copy()
     done = [False] * program.steps
+    missing, waiting = _waits(program)
     messages: dict[int, list[Counter | None]] = {}
     running: dict[int, Iterator[None]] = {}  # the steps that threads are in the midst of
     while True:
         ready = [
             t
             for t in range(program.threads)
-            if t in running or _can_run(program, position[t], begin[t + 1], done)
+            if t in running or (position[t] < begin[t + 1] and not missing[position[t]])
         ]
         if not ready:
             break
@@ -42,6 +43,8 @@ def run(program, random):
             del running[thread]
             done[step] = True
             position[thread] += 1
+            for other in waiting[step]:
+                missing[other] -= 1
     wrong = [f"{program.describe(i)} never runs" for i in range(program.steps) if not done[i]]
     for rank in range(program.ranks):
         for slot, chunk in enumerate(program.output_chunks(rank).tolist()):
@@ -92,15 +95,21 @@ class _Aliased(list):
             super().__setitem__(slot, value)
 
 
-def _can_run(program, step, end, done):
-    if step == end:
-        return False
-    deps = program.dep[program.dep_begin[step] : program.dep_begin[step + 1]]
-    if not all(done[d] for d in deps.tolist()):
-        return False
-    waits = "recv" in STEP_OPS[program.op[step]] or STEP_OPS[program.op[step]] == "wait"
-    origin = int(program.comes_from[step])
-    return not waits or (origin >= 0 and done[origin])
+def _waits(program):
+    """For each step, how many steps it waits for, and the steps that wait for it."""
+    missing = [0] * program.steps
+    waiting: list[list[int]] = [[] for _ in range(program.steps)]
+    for step, (code, origin) in enumerate(
+        zip(program.op.tolist(), program.comes_from.tolist(), strict=True)
+    ):
+        needed = program.dep[program.dep_begin[step] : program.dep_begin[step + 1]].tolist()
+        if "recv" in STEP_OPS[code] or STEP_OPS[code] == "wait":
+            needed.append(origin)
+        missing[step] = len(needed)
+        for other in needed:
+            if other >= 0:  # else nothing comes, ever
+                waiting[other].append(step)
+    return missing, waiting
 
 
 def _execute(program, step, rank, memory, messages, random):

@@ -129,3 +129,27 @@ def one_sided(order):
     return made(
         co.all_gather(2, "2B", chunks=1), [(0, -1, -1, first), (1, -1, -1, second)], scratch=1
     )
+
+
+def put_and_passed_on():
+    """Rank 0 puts its chunk at rank 2 and signals rank 1, which signals rank 2."""
+    return made(
+        co.broadcast(3, "1B", chunks=1, root=0),
+        [
+            (0, -1, -1, [
+                ("copy", INPUT, 0, OUTPUT, 0),
+                ("put", INPUT, 0, OUTPUT, 0, None, None, 1),
+                ("put", INPUT, 0, SCRATCH, 0, None, None, 2),
+                ("signal", None, None, None, None, None, None, 1),
+            ]),
+            (1, -1, -1, [
+                ("wait", None, None, None, None, 3, None, 0),
+                ("signal", None, None, None, None, None, None, 2),
+            ]),
+            (2, -1, -1, [
+                ("wait", None, None, None, None, 5, None, 1),
+                ("copy", SCRATCH, 0, OUTPUT, 0),
+            ]),
+        ],
+        scratch=1,
+    )  # fmt: skip

@@ -18,6 +18,8 @@ from unittest import mock
 
 import numpy as np
 
+import tacos
+from tacos import collective as co
 from tacos.errors import CommunicationError, VerificationError
 from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matters
@@ -32,10 +34,27 @@ TIMEOUT_S = 2.0
 """Of communicators whose timeout is looked at."""
 PATIENT_S = 30.0
 """Of others: on a busy machine things take their time."""
+FAR_S = 110.0
+"""Of those whose ranks are to hear of something long before the time is over; tests wait for a minute."""
 OPS = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
+TYPES_AND_OPERATIONS = [
+    (101, dtype, op, False)
+    for dtype in ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+    for op in OPS
+    if not (dtype[0] == "f" and op in ("band", "bor", "bxor")) and (dtype, op) != ("bool", "avg")
+]
+"""Cases of `run_cases`, one for each type and operation that go together."""
+
+
+def made(kind, network, *, chunks=1, **options):
+    """A schedule of 1 MB; the last rank is the root where there is one."""
+    rooted = kind in ("broadcast", "reduce", "gather", "scatter")
+    root = {"root": network.npus - 1} if rooted else {}
+    collective = co.named(kind, network, "1MB", chunks=chunks, **root)
+    return tacos.synthesize(network, collective, **options)
 
 
 def numbers(seed, rank, size, dtype):
@@ -328,17 +347,23 @@ def meet_instead(comm, schedule, who):
     return _heard(comm.barrier, "after")
 
 
-def close_within(comm, schedule, how):
-    """Rank 0 ends its communicator while another thread of it waits in a call."""
+def close_within(comm, schedule, how, ended):
+    """Rank 0 ends its communicator while another thread of it waits in a call; then it makes a file, and rank 1 calls."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
     heard = []
     if comm.rank:
-        time.sleep(1.0)
+        while not Path(ended).exists():
+            time.sleep(0.01)
         return _heard(algorithm.run, data, data)
     if how == "signal":
-        before = signal.signal(signal.SIGALRM, lambda *_: comm.close())
+
+        def end(*_):
+            comm.close()
+            Path(ended).touch()
+
+        before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
             return _heard(algorithm.run, data, data)
@@ -348,6 +373,7 @@ def close_within(comm, schedule, how):
     thread.start()
     time.sleep(0.3)
     comm.close() if how == "close" else comm.abort("enough")
+    Path(ended).touch()
     thread.join()
     return heard[0]
 

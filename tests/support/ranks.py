@@ -3,6 +3,8 @@
 ``Ranks(8)`` starts them; ``ranks.run(size, job, *arguments)`` runs a function of `tests.support.rank_jobs` on the first
 `size` of them and returns what each returned, or the exception it raised. ``MpiRanks(8)`` does the same
 over MPI. Run as a script, this file is such a rank.
+
+Those of ``Ranks`` are divided from one process (`tests.support.nursery`).
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Self
 
-from tacos.runtime import Communicator, TcpRendezvous, launch
+from tacos.runtime import Communicator, TcpRendezvous
+from tests.support.nursery import ROOT, end, nursery
 
-ROOT = Path(__file__).parents[2]
 _PATIENCE_S = 60.0
 
 
@@ -30,15 +33,7 @@ class Ranks:
         self.count = count
         key = os.urandom(16)
         with Listener(("127.0.0.1", 0), backlog=count, authkey=key) as listener:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.support.ranks",
-                str(listener.address[1]),
-                key.hex(),
-            ]
-            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            self.job = self._launch(command, {"PYTHONPATH": path, **env})
+            self._launch(listener.address[1], key, env)
             self.peers: list[Connection] = [None] * count
             self.pids = [0] * count
             for _ in range(count):
@@ -46,8 +41,11 @@ class Ranks:
                 rank, self.pids[rank] = peer.recv()
                 self.peers[rank] = peer
 
-    def _launch(self, command: list[str], env: dict[str, str]) -> Any:
-        return launch(command, self.count, env=env, output="all")
+    def _launch(self, port: int, key: bytes, env: dict[str, str]) -> None:
+        token = os.urandom(16).hex()
+        for rank in range(self.count):
+            own = {"TACOS_RANK": str(rank), "TACOS_TOKEN": token, **env}
+            nursery("tests.support.rank_jobs").fork(serve, port, key, env=own)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +58,7 @@ class Ranks:
             with contextlib.suppress(OSError):
                 peer.send(None)
             peer.close()
-        self.job.kill()
+        end(self.pids, time.monotonic() + 5.0)
 
     def start(self, size: int, job: str, *arguments: Any, fresh: float = 0.0) -> None:
         """Send a job to the first `size` ranks; `fresh`: with a communicator of its own, and its timeout."""
@@ -90,9 +88,18 @@ class Ranks:
 class MpiRanks(Ranks):
     """Ranks that mpiexec has started; they end when this process does, with their connections."""
 
-    def _launch(self, command: list[str], env: dict[str, str]) -> Any:
-        return subprocess.Popen(
-            [*mpiexec(self.count), *command], env={**os.environ, **MPI_SETTINGS, **env}
+    def _launch(self, port: int, key: bytes, env: dict[str, str]) -> None:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.job = subprocess.Popen(
+            [
+                *mpiexec(self.count),
+                sys.executable,
+                "-m",
+                "tests.support.ranks",
+                str(port),
+                key.hex(),
+            ],
+            env={**os.environ, **MPI_SETTINGS, "PYTHONPATH": path, **env},
         )
 
     def close(self) -> None:
@@ -144,7 +151,8 @@ def _meet_over_mpi(size: int, port: int, timeout: float) -> Communicator:
     return connect(world.Create_group(world.Get_group().Incl(range(size))), timeout=timeout)
 
 
-def _serve(port: int, key: bytes) -> None:
+def serve(port: int, key: bytes) -> None:
+    """One rank: runs jobs until there are no more."""
     from tests.support import rank_jobs
 
     rank, meet = int(os.environ.get("TACOS_RANK", "-1")), _meet_over_tcp
@@ -172,4 +180,4 @@ def _serve(port: int, key: bytes) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+    serve(int(sys.argv[1]), bytes.fromhex(sys.argv[2]))

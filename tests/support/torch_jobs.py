@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import itertools
 import os
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -374,208 +372,6 @@ def sub_groups() -> None:
         same(parts, mine, "alone")
 
 
-# Training.
-
-
-class Model(torch.nn.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
-def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(steps):
-        x = torch.randn(8, 32, generator=generator)
-        optimizer.zero_grad()
-        (model(x) - x).pow(2).mean().backward()
-        optimizer.step()
-
-
-def _parameters(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat(
-        [
-            one.detach().full_tensor().flatten()
-            if hasattr(one, "full_tensor")
-            else one.detach().flatten()
-            for one in model.parameters()
-        ]
-    )
-
-
-def ddp(steps: int = 5, exact: bool = False) -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    start = Model()
-    ends = []
-    for group in (None, gloo()):
-        model = DistributedDataParallel(
-            copy.deepcopy(start), process_group=group, bucket_cap_mb=0.005
-        )
-        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), steps)
-        ends.append(_parameters(model))
-    assert not torch.equal(ends[0], _parameters(start))
-    if exact:
-        assert torch.equal(*ends), f"largest difference {(ends[0] - ends[1]).abs().max()}"
-    else:
-        torch.testing.assert_close(*ends)
-    everybody = torch.empty(dist.get_world_size() * ends[0].numel())
-    dist.all_gather_into_tensor(everybody, ends[0], group=gloo())
-    for other in everybody.split(ends[0].numel()):
-        assert torch.equal(ends[0], other), "the replicas differ"
-
-
-def through_a_switch(address: str, token: str, steps: int) -> tuple[float, float, int, str]:
-    """Train a model with sums through a switch, and with gloo's; both final losses, and what became of the switch."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    start = torch.nn.Sequential(torch.nn.Linear(32, 200), torch.nn.ReLU(), torch.nn.Linear(200, 32))
-    with _variables(TACOS_SWITCH=f"{address},least=1KB", TACOS_SWITCH_TOKEN=token):
-        switched = dist.new_group()
-    losses = []
-    for group in (switched, gloo()):
-        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        _trained(model, optimizer, steps)
-        x = torch.randn(256, 32, generator=torch.Generator().manual_seed(1))
-        losses.append(float((model(x) - x).pow(2).mean()))
-    sums = switched._tensors.switched
-    values = torch.full((5000,), float(dist.get_rank()))
-    values[3] = float("inf")
-    dist.all_reduce(values, group=switched)
-    assert torch.isinf(values[3])
-    ranks = dist.get_world_size()
-    assert (values[4:] == ranks * (ranks - 1) / 2).all(), "finite values beside inf are summed"
-    dist.destroy_process_group(switched)
-    return losses[0], losses[1], sums.sums, sums.ended
-
-
-def chained_hook() -> None:
-    """PowerSGD starts collectives in the callbacks of others."""
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    start = Model()
-    ends = []
-    for group in (None, gloo()):
-        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
-        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
-        ends.append(_parameters(model))
-    torch.testing.assert_close(*ends)
-
-
-class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
-    """Does nothing, but its backward ends only when the first bucket has been reduced."""
-
-    works: ClassVar[list[dist.Work]] = []
-    waits = False
-
-    @staticmethod
-    def forward(_ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_ctx, gradient):
-        deadline = time.monotonic() + 30 * _UntilReduced.waits
-        works = _UntilReduced.works
-        while time.monotonic() < deadline and not (works and works[0].is_completed()):
-            time.sleep(0.01)
-        return gradient
-
-
-def overlap() -> None:
-    """A bucket of the last layers is reduced while the gradients of the first are not there yet."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    def hook(_state, bucket):
-        work = dist.all_reduce(bucket.buffer(), async_op=True)
-        _UntilReduced.works.append(work)
-        return work.get_future().then(lambda future: future.value()[0])
-
-    class Slow(Model):
-        def forward(self, x):
-            x = _UntilReduced.apply(self.layers[0](x))
-            for layer in self.layers[1:]:
-                x = layer(x)
-            return x
-
-    model = DistributedDataParallel(Slow(), bucket_cap_mb=0.005)
-    model.register_comm_hook(None, hook)
-    for waits in (False, True):  # the first pass has one bucket, from which DDP learns
-        _UntilReduced.works.clear()
-        _UntilReduced.waits = waits
-        begin = time.monotonic()
-        model(torch.ones(2, 32)).sum().backward()
-    assert len(_UntilReduced.works) > 1
-    assert time.monotonic() - begin < 29, "nothing was reduced before the backward pass ended"
-
-
-def fsdp() -> None:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    start = Model()
-    ends = []
-    for group in (dist.group.WORLD, gloo()):
-        model = copy.deepcopy(start)
-        mesh = DeviceMesh.from_group(group, "cpu")
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        _trained(model, torch.optim.Adam(model.parameters(), lr=0.01), 4)
-        ends.append(_parameters(model))
-    torch.testing.assert_close(*ends)
-
-
-def hybrid() -> None:
-    """Shards within halves of the ranks and replicas across: groups that torch makes itself."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    start = Model()
-    ends = []
-    names = ("replicate", "shard")
-    whole = init_device_mesh("cpu", (dist.get_world_size(),))
-    halves = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=names)
-    for mesh in (halves, whole):
-        model = copy.deepcopy(start)
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        _trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
-        ends.append(_parameters(model))
-    torch.testing.assert_close(*ends)
-
-
-def zero() -> None:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    start = Model()
-    ends = []
-    for group in (dist.group.WORLD, gloo()):
-        model = DistributedDataParallel(copy.deepcopy(start), process_group=group)
-        optimizer = ZeroRedundancyOptimizer(
-            model.parameters(), torch.optim.Adam, process_group=group, lr=0.01
-        )
-        _trained(model, optimizer, 4)
-        ends.append(_parameters(model))
-    torch.testing.assert_close(*ends)
-
-
 # Small things that tests put together.
 
 
@@ -590,7 +386,7 @@ def order_of_sums(sizes: list[int]) -> None:
         assert torch.equal(ours, theirs), f"{size}: {(ours - theirs).abs().max()}"
 
 
-def _everybodys(tensor: torch.Tensor) -> list[bytes]:
+def everybodys(tensor: torch.Tensor) -> list[bytes]:
     """The bytes of all ranks' tensors."""
     mine = tensor.detach().contiguous().flatten().view(torch.uint8)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -602,7 +398,7 @@ def identical_bits(
     variables: dict[str, str], calls: int = 50, sizes: tuple[int, ...] = (500, 4000)
 ):
     """Sums and averages of random numbers have the same bits on all ranks, whatever the type."""
-    with _variables(**variables):
+    with variables_set(**variables):
         group = dist.new_group(backend="tacos")
     generator = torch.Generator().manual_seed(dist.get_rank())
     for call, dtype in itertools.product(
@@ -613,29 +409,7 @@ def identical_bits(
         tensor = (torch.randn(size, generator=generator) * scale).to(dtype)
         op = dist.ReduceOp.AVG if call % 5 == 4 else dist.ReduceOp.SUM
         dist.all_reduce(tensor, op, group=group)
-        assert len(set(_everybodys(tensor))) == 1, f"call {call} of {size} elements of {dtype}"
-    dist.destroy_process_group(group)
-
-
-def replicas(variables: dict[str, str], steps: int = 100) -> None:
-    """Half-precision training with DDP: the replicas stay identical."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    with _variables(**variables):
-        group = dist.new_group(backend="tacos")
-    for dtype in (torch.bfloat16, torch.float16):
-        torch.manual_seed(0)
-        model = DistributedDataParallel(Model().to(dtype), process_group=group, bucket_cap_mb=0.005)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        generator = torch.Generator().manual_seed(dist.get_rank())
-        for step in range(steps):
-            x = torch.randn(8, 32, generator=generator).to(dtype)
-            optimizer.zero_grad()
-            (model(x) - x).pow(2).mean().backward()
-            optimizer.step()
-            if step % 20 == 19:
-                ends = _everybodys(_parameters(model))
-                assert len(set(ends)) == 1, f"{dtype}: the replicas differ after {step + 1} steps"
+        assert len(set(everybodys(tensor))) == 1, f"call {call} of {size} elements of {dtype}"
     dist.destroy_process_group(group)
 
 
@@ -761,7 +535,7 @@ def environment(**variables: str) -> None:
 
 
 @contextmanager
-def _variables(**variables: str):
+def variables_set(**variables: str):
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -773,10 +547,10 @@ def _variables(**variables: str):
 
 def adaptive(variables: dict[str, str]) -> tuple[bool, bool, bool]:
     """Which groups heal: one that is told to, one that is told nothing, and one that is told not to although the job does."""
-    with _variables(**variables):
+    with variables_set(**variables):
         told = dist.new_group(backend="tacos", pg_options=Options(adapt=True))
         plain = dist.new_group(backend="tacos")
-        with _variables(TACOS_ADAPT="1"):
+        with variables_set(TACOS_ADAPT="1"):
             not_told = dist.new_group(backend="tacos", pg_options=Options(adapt=False))
     n = dist.get_world_size()
     for group in (told, plain, not_told):
@@ -791,7 +565,7 @@ def adaptive(variables: dict[str, str]) -> tuple[bool, bool, bool]:
 
 def planned(variables: dict[str, str], members: list[int] | None = None) -> None:
     """All collectives that a plan may serve, in a new group that reads the environment anew."""
-    with _variables(**variables):
+    with variables_set(**variables):
         group = dist.new_group(members, backend="tacos")
     if members is not None and dist.get_rank() not in members:
         return

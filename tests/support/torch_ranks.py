@@ -1,23 +1,22 @@
 """Processes of torch.distributed that wait for jobs, so that starting them is paid for once.
 
-``Ranks(4)`` starts one process, which imports torch and divides into four; each joins the process
-group and then runs the functions of ``tests/support/torch_jobs.py`` it is told to.
+``Ranks(4)`` divides a process that has imported torch into four; each joins the process group and then runs the
+functions of ``tests/support/torch_jobs.py`` and ``torch_training.py`` it is told to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
+
+from tests.support.nursery import end, nursery
 
 TIMEOUT = 60.0
 """Seconds after which a test gives up; nothing here takes a tenth of it on a quiet machine."""
@@ -34,28 +33,25 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory(prefix="tacos-ranks-")
         address = str(Path(self._folder.name, "jobs"))
         self._listener = Listener(address, "AF_UNIX", backlog=size)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.torch_ranks",
-                address,
-                str(size),
-                backend,
-                str(seconds),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TACOS_DEBUG": "off", **environment},
-            cwd=Path(__file__).parents[2],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        reading, writing = os.pipe()
+        self._errors = os.fdopen(reading, "rb", buffering=0)
+        source = nursery("tests.support.torch_training", OMP_NUM_THREADS="1")
+        variables = {"OMP_NUM_THREADS": "1", "TACOS_DEBUG": "off", **environment}
+        try:
+            started = [
+                source.fork(
+                    serve, address, rank, size, backend, seconds, env=variables, err=writing
+                )
+                for rank in range(size)
+            ]
+        finally:
+            os.close(writing)
         self._connections: dict[int, Connection] = {}
-        self.pids: dict[int, int] = {}
+        self.pids = dict(enumerate(started))
         try:
             for _ in range(size):
                 connection = self._accept()
-                rank, pid = connection.recv()
-                self._connections[rank], self.pids[rank] = connection, pid
+                self._connections[connection.recv()] = connection
             port = self._ask(0, "port")
             for rank in range(1, size):
                 self._connections[rank].send(port)
@@ -113,36 +109,31 @@ class Ranks:
         return [str(result).strip().splitlines()[-1] for result in results]
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send one rank a signal."""
-        os.kill(self.pids[rank], number)
+        """Send one rank a signal, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids[rank], number)
 
     def close(self) -> str:
         """End all ranks; returns what they wrote to their error stream."""
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.send(None)
-        try:
-            text = self.process.communicate(timeout=20)[1]
-        except subprocess.TimeoutExpired:
-            for pid in self.pids.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.kill()
-            text = self.process.communicate()[1]
+        said, deadline = b"", time.monotonic() + 20.0
+        while wait([self._errors], max(0.0, deadline - time.monotonic())):
+            if not (text := self._errors.read(1 << 16)):
+                break
+            said += text
+        end(self.pids.values(), deadline)
+        self._errors.close()
         for connection in self._connections.values():
             connection.close()
         self._listener.close()
         self._folder.cleanup()
-        return text
+        return said.decode(errors="replace")
 
     def alive(self) -> list[int]:
         """The ranks whose processes are still there."""
         return [rank for rank, pid in self.pids.items() if Path(f"/proc/{pid}").exists()]
-
-
-def die_with_parent() -> None:
-    """Whatever happens to the process that started this one, this one goes with it."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> None:
@@ -152,12 +143,13 @@ def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> N
     import torch
     import torch.distributed as dist
 
-    from tests.support import torch_jobs
+    from tests.support import torch_jobs, torch_training
 
+    jobs = {**vars(torch_jobs), **vars(torch_training)}
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     connection = Client(address, "AF_UNIX")
-    connection.send((rank, os.getpid()))
+    connection.send(rank)
     limit = timedelta(seconds=seconds)
     message = connection.recv()
     port = 0 if rank == 0 else int(message)
@@ -173,32 +165,10 @@ def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> N
                 dist.init_process_group(
                     backend, store=store, rank=rank, world_size=size, timeout=limit
                 )
-            result = getattr(torch_jobs, job)(**arguments)
+            result = jobs[job](**arguments)
         except BaseException:  # noqa: BLE001, it is the answer
             result = "! " + traceback.format_exc()
         connection.send(result)
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
-
-
-def main(address: str, size: int, backend: str, seconds: float) -> None:
-    """Import torch once, then divide."""
-    die_with_parent()
-    from tests.support import torch_jobs  # noqa: F401, imported with torch before the division
-
-    children = []
-    for rank in range(size):
-        if (pid := os.fork()) == 0:
-            die_with_parent()
-            serve(address, rank, size, backend, seconds)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
-        children.append(pid)
-    for pid in children:
-        os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
