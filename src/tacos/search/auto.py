@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacos.errors import InfeasibleError, TacosError, VerificationError
 from tacos.execution import shares_links
 from tacos.search.budget import SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
@@ -32,8 +34,8 @@ _FIRST = 0.7
 """Share of that for the best answer."""
 _HOPS = 5.0
 """Hops that refinement looks at in a microsecond."""
-_MATCHED = 0.5
-"""Share of the work for the search with matched ports."""
+_MATCHED, _TURNS = 0.5, 0.15
+"""Shares of the work for the search with matched ports, and for one in which NPUs take turns at them."""
 _LATE = 0.75
 """Share of the work beyond which an engine is asked after the others."""
 _SCOUTED = 3
@@ -77,6 +79,8 @@ class Auto:
         whole = self.budget.total
         self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
+        if matching and matching.shared and not self._gains_by_turns(matching):
+            matching = None
         # Messages that have ports to themselves lose nothing when they are executed: such answers are hard to beat.
         matched = self._with_matched_ports(matching) if matching else []
         self.watch.done = 0.5 if matching else 0.0
@@ -142,10 +146,23 @@ class Auto:
 
     def _proves(self, search: EngineSearch) -> bool:
         """Whether many chunks bring an engine near the bound, where bandwidth decides, and execution takes no longer."""
-        bound, limit_ps = self.question.bound, search.limit_ps()
-        large = bound.bandwidth_s > _LARGE * bound.latency_s
-        near = 0 < limit_ps <= (1 + WORTH_ALL) * bound.time_ps
-        return large and near and not any(shares_links(one.schedule) for one in search.results)
+        near = 0 < search.limit_ps() <= (1 + WORTH_ALL) * self.question.bound.time_ps
+        return (
+            self._large() and near and not any(shares_links(one.schedule) for one in search.results)
+        )
+
+    def _large(self) -> bool:
+        """Whether bandwidth decides, not latency."""
+        bound = self.question.bound
+        return bound.bandwidth_s > _LARGE * bound.latency_s
+
+    def _gains_by_turns(self, matching: MatchedPorts) -> bool:
+        """Whether NPUs should take turns at ports: where the time is not decided by latencies, nor by those ports."""
+        inside = np.zeros(matching.whole.nodes, bool)
+        inside[list(self.question.bound.cut)] = True
+        port = matching.port[matching.port >= 0]
+        ends = (matching.whole.link_src[port], matching.whole.link_dst[port])
+        return self._large() and not (inside[ends[0]] != inside[ends[1]]).any()
 
     def _begin(self, done: float, part: int, parts: int) -> None:
         """Tell the watch which part of the progress is next."""
@@ -239,7 +256,7 @@ class Auto:
         return sorted(better, key=lambda answer: answer.time_ps)
 
     def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
-        """Return the best answers with one peer for each port, the fastest first, for half of the work."""
+        """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
         watch = Watch(None, lambda share: self.watch.report(share / 2))
         watch.end = self.watch.end
         question = replace(
@@ -256,7 +273,7 @@ class Auto:
         )
         judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(question, judge))
-        inner.budget.total = self.budget.total * _MATCHED
+        inner.budget.total = self.budget.total * (_TURNS if matching.shared else _MATCHED)
         inner.reserve = self.budget.total - inner.budget.total
         answers: list[Answer] = []
         try:
