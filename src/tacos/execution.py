@@ -25,6 +25,8 @@ from tacos.simulate.trace import RECORDED as _RECORDED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from tacos.units import Quantity
 
 __all__ = [
@@ -278,6 +280,8 @@ def shares_links(schedule: Schedule) -> bool:
         return False
     if schedule.form == "orbit" or table.kinds[used].any():
         return True
+    if _ends_differ(schedule, used):
+        return True
     # A table may list a route more than once.
     paths = {
         tuple(table.links[table.link_begin[r] : table.link_begin[r + 1]].tolist()) for r in used
@@ -290,3 +294,17 @@ def shares_links(schedule: Schedule) -> bool:
     end = topology.link_dst[[path[-1] for path in ordered]]
     default: list[int] = shortest_routes(topology, source, end).links.tolist()
     return default != [*chain(*ordered)]
+
+
+def _ends_differ(schedule: Schedule, used: NDArray[np.int32]) -> bool:
+    """Return whether some link is crossed by paths that begin or end at different nodes."""
+    table, topology = schedule.routes, schedule.topology
+    begin, end = table.link_begin[used], table.link_begin[used + 1]
+    ends = topology.link_src[table.links[begin]].astype(np.int64) * topology.nodes
+    ends += topology.link_dst[table.links[end - 1]]
+    length = end - begin
+    place = np.repeat(begin - np.cumsum(length) + length, length) + np.arange(length.sum())
+    links, ends = table.links[place], np.repeat(ends, length)
+    one = np.zeros(topology.links, np.int64)
+    one[links] = ends
+    return bool((one[links] != ends).any())

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "on_whole_network"]
 
-_REFINED, _HOPEFUL = 2, 1.05
-"""Answers that are refined at most, none slower than this times the best."""
+_REFINED, _HOPEFUL = 3, 1.15
+"""Answers that are refined at most, none slower than this times the best: refining gains up to a third, and not alike for all."""
 _REFINING, _PER_TRANSFER = 0.3, 300.0
 """Share of the work that is left to refining, and microseconds per transfer at most."""
-_FIRST = 0.7
-"""Share of that for the best answer."""
+_SLICE = 0.15
+"""Share of that for one answer at a time."""
 _HOPS = 5.0
 """Hops that refinement looks at in a microsecond."""
 _MATCHED, _TURNS = 0.5, 0.15
@@ -42,6 +42,8 @@ _SCOUTED = 3
 """Chunk counts that every engine tries before the more hopeful ones go on."""
 _SCOUTING, _GOING_ON = 0.5, 0.8
 """Shares of the work that is left, for one engine that tries those and for one that goes on."""
+_SMALL = 0.1
+"""Latency decides where bytes take less than this share of its time."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _LONGEST_S = 40 * 3600
@@ -79,7 +81,7 @@ class Auto:
         whole = self.budget.total
         self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
-        if matching and matching.shared and not self._gains_by_turns(matching):
+        if matching and not self._worth_matching(matching):
             matching = None
         # Messages that have ports to themselves lose nothing when they are executed: such answers are hard to beat.
         matched = self._with_matched_ports(matching) if matching else []
@@ -156,8 +158,11 @@ class Auto:
         bound = self.question.bound
         return bound.bandwidth_s > _LARGE * bound.latency_s
 
-    def _gains_by_turns(self, matching: MatchedPorts) -> bool:
-        """Whether NPUs should take turns at ports: where the time is not decided by latencies, nor by those ports."""
+    def _worth_matching(self, matching: MatchedPorts) -> bool:
+        """Whether matched ports may help: where latencies do not decide or, if NPUs take turns at ports, nor those ports."""
+        bound = self.question.bound
+        if not matching.shared:
+            return bound.bandwidth_s > _SMALL * bound.latency_s
         inside = np.zeros(matching.whole.nodes, bool)
         inside[list(self.question.bound.cut)] = True
         port = matching.port[matching.port >= 0]
@@ -217,43 +222,62 @@ class Auto:
         return True
 
     def refined(self, results: list[Answer]) -> list[Answer]:
-        """Return the results, the fastest first, of which the fastest are refined with the work that is left."""
-        better = list(results)
-        for i, answer in enumerate(results[:_REFINED]):
-            left = self.budget.worth(better[0].time_ps) - self.budget.used
-            hopeful = answer.time_ps <= _HOPEFUL * better[0].time_ps
-            if self.watch.cut_short or left <= 0 or not hopeful:
+        """Return the results, the fastest first, of which the most hopeful are refined with the work that is left.
+
+        How much refining gains depends on the shape of a schedule, and it gains less and less. So the work is spent in
+        slices, each on the answer that would become the fastest if it gained as much as in its last slice.
+        """
+        better, hoped = list(results), dict[int, float]()
+        for i, one in enumerate(results[:_REFINED]):
+            shared = self.judge.target != "schedule" and shares_links(one.schedule)
+            # What shares links, and was not worth a run before, is not worth one now.
+            if one.time_ps <= _HOPEFUL * results[0].time_ps and (i == 0 or one.run or not shared):
+                hoped[i] = float(i - len(results))  # all of them once, in this order
+        best = results[0].time_ps
+        whole = self.budget.worth(best) - self.budget.used
+        while hoped and not self.watch.cut_short:
+            i = min(hoped, key=lambda i: hoped[i])
+            left = self.budget.worth(best) - self.budget.used
+            work = left if len(hoped) == 1 else min(left, _SLICE * whole)
+            if work <= 0:
                 break
-            transfers = answer.schedule.transfers
-            if transfers > SEARCH_TRANSFERS:
-                continue
-            shared = self.judge.target != "schedule" and shares_links(answer.schedule)
-            if i > 0 and shared and not answer.run:
-                continue  # it was not worth a run before
-            work = min(left * _FIRST if i == 0 else left, _PER_TRANSFER * transfers)
-            try:
-                found, hops = improved(
-                    answer.schedule,
-                    int(work * _HOPS),
-                    seed=self.question.seed,
-                    target=self.judge.target,
-                    executed_ps=answer.time_ps if answer.known else None,
-                    progress=self.watch.report,
-                )
-                self.budget.used += hops / _HOPS
-                if found is None:
-                    continue
-                judged = self.judge.judged(found)
-                # The first has passed the verifier before, and refinement keeps what it had.
-                if i > 0 and judged.time_ps < better[0].time_ps:
-                    judged = self.judge.first_right([judged])
-            except TimeIsUp:
-                self.watch.cut_short = True
-                break
-            except TacosError:
-                continue
-            better[i] = min(answer, judged, key=lambda answer: answer.time_ps)
+            before = better[i].time_ps
+            better[i], spent = self._improved(better[i], work, best)
+            best = min(best, better[i].time_ps)
+            hoped[i] = 2.0 * better[i].time_ps - before
+            if spent or len(hoped) == 1:
+                hoped.pop(i)
+            hoped = {i: time_ps for i, time_ps in hoped.items() if time_ps < best}
         return sorted(better, key=lambda answer: answer.time_ps)
+
+    def _improved(self, answer: Answer, work: float, to_beat: int) -> tuple[Answer, bool]:
+        """Return an answer refined with this work, or as it is if that did not help, and whether more work is in vain."""
+        transfers = answer.schedule.transfers
+        if transfers > SEARCH_TRANSFERS:
+            return answer, True
+        most = min(work, _PER_TRANSFER * transfers)
+        try:
+            found, hops = improved(
+                answer.schedule,
+                int(most * _HOPS),
+                seed=self.question.seed,
+                target=self.judge.target,
+                executed_ps=answer.time_ps if answer.known else None,
+                progress=self.watch.report,
+            )
+            self.budget.used += hops / _HOPS
+            if found is None:
+                return answer, True
+            judged = self.judge.judged(found)
+            if judged.time_ps < to_beat:
+                judged = self.judge.first_right([judged])
+        except TimeIsUp:
+            self.watch.cut_short = True
+            return answer, True
+        except TacosError:
+            return answer, True
+        better = min(answer, judged, key=lambda one: one.time_ps)
+        return better, better is answer or most < work or hops < most * _HOPS
 
     def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
         """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
