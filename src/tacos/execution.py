@@ -64,11 +64,13 @@ class Execution:
             order, this is `first_come_ps`.
         first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
+        ordered: Whether there is such an order, as in a schedule.
     """
 
     order_ps: int
     first_come_ps: int
     shared_ps: int
+    ordered: bool = True
 
     @property
     def dependencies_ps(self) -> int:
@@ -87,14 +89,16 @@ class Execution:
     def rows(self, target: str | None = None) -> dict[str, float]:
         """Return the times in seconds, for tables and JSON: for the target, then under each rule.
 
-        ``executed_dependencies_s`` is the former name of ``executed_first_come_s``.
+        A program has no row for the schedule's order. ``executed_dependencies_s`` is the former name of
+        ``executed_first_come_s``.
 
         >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
         1.3e-06
         """
+        in_order = {"executed_order_s": self.order_ps * 1e-12} if self.ordered else {}
         return {
             "executed_s": self.time_ps(target) * 1e-12,
-            "executed_order_s": self.order_ps * 1e-12,
+            **in_order,
             "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
             "executed_dependencies_s": self.first_come_ps * 1e-12,
@@ -180,7 +184,7 @@ def execution(
             ).time_ps
             for rule in RULES[1:]
         )
-        return Execution(first_come, first_come, shared)
+        return Execution(first_come, first_come, shared, ordered=False)
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     check_target(target)

@@ -32,10 +32,10 @@ _REFINING, _PER_TRANSFER = 0.3, 300.0
 """Share of the work that is left to refining, and microseconds per transfer at most."""
 _SLICE = 0.15
 """Share of that for one answer at a time."""
-_HOPS = 5.0
-"""Hops that refinement looks at in a microsecond."""
-_MATCHED, _TURNS = 0.5, 0.15
-"""Shares of the work for the search with matched ports, and for one in which NPUs take turns at them."""
+_HOPS, _FEWEST_HOPS = 5.0, 40
+"""Hops that refinement looks at in a microsecond, and in a slice per transfer at least, since fewer hardly gain."""
+_MATCHED, _MATCHED_IF_LARGE, _TURNS = 0.35, 0.5, 0.15
+"""Shares of the work for the search with matched ports, where bandwidth decides, and if NPUs take turns at them."""
 _LATE = 0.75
 """Share of the work beyond which an engine is asked after the others."""
 _SCOUTED = 3
@@ -238,7 +238,8 @@ class Auto:
         while hoped and not self.watch.cut_short:
             i = min(hoped, key=lambda i: hoped[i])
             left = self.budget.worth(best) - self.budget.used
-            work = left if len(hoped) == 1 else min(left, _SLICE * whole)
+            least = _FEWEST_HOPS / _HOPS * better[i].schedule.transfers
+            work = left if len(hoped) == 1 else min(left, max(_SLICE * whole, least))
             if work <= 0:
                 break
             before = better[i].time_ps
@@ -248,14 +249,19 @@ class Auto:
             if spent or len(hoped) == 1:
                 hoped.pop(i)
             hoped = {i: time_ps for i, time_ps in hoped.items() if time_ps < best}
+        # A slice may have been too short to gain anything.
+        i = min(range(len(better)), key=lambda i: better[i].time_ps)
+        left = self.budget.worth(best) - self.budget.used
+        if left > _SLICE * whole and i < _REFINED and not self.watch.cut_short:
+            better[i], _ = self._improved(better[i], left, best)
         return sorted(better, key=lambda answer: answer.time_ps)
 
     def _improved(self, answer: Answer, work: float, to_beat: int) -> tuple[Answer, bool]:
         """Return an answer refined with this work, or as it is if that did not help, and whether more work is in vain."""
         transfers = answer.schedule.transfers
+        most = min(work, _PER_TRANSFER * transfers)
         if transfers > SEARCH_TRANSFERS:
             return answer, True
-        most = min(work, _PER_TRANSFER * transfers)
         try:
             found, hops = improved(
                 answer.schedule,
@@ -297,7 +303,8 @@ class Auto:
         )
         judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(question, judge))
-        inner.budget.total = self.budget.total * (_TURNS if matching.shared else _MATCHED)
+        share = _MATCHED_IF_LARGE if self._large() else _MATCHED
+        inner.budget.total = self.budget.total * (_TURNS if matching.shared else share)
         inner.reserve = self.budget.total - inner.budget.total
         answers: list[Answer] = []
         try:
