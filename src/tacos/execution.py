@@ -24,6 +24,8 @@ from tacos.simulate.trace import RECORDED as _RECORDED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from tacos.units import Quantity
 
 __all__ = [
@@ -61,11 +63,13 @@ class Execution:
             order, this is `first_come_ps`.
         first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
+        ordered: Whether there is such an order, as in a schedule.
     """
 
     order_ps: int
     first_come_ps: int
     shared_ps: int
+    ordered: bool = True
 
     @property
     def dependencies_ps(self) -> int:
@@ -84,14 +88,16 @@ class Execution:
     def rows(self, target: str | None = None) -> dict[str, float]:
         """Return the times in seconds, for tables and JSON: for the target, then under each rule.
 
-        ``executed_dependencies_s`` is the former name of ``executed_first_come_s``.
+        A program has no row for the schedule's order. ``executed_dependencies_s`` is the former name of
+        ``executed_first_come_s``.
 
         >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
         1.3e-06
         """
+        in_order = {"executed_order_s": self.order_ps * 1e-12} if self.ordered else {}
         return {
             "executed_s": self.time_ps(target) * 1e-12,
-            "executed_order_s": self.order_ps * 1e-12,
+            **in_order,
             "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
             "executed_dependencies_s": self.first_come_ps * 1e-12,
@@ -177,7 +183,7 @@ def execution(
             ).time_ps
             for rule in RULES[1:]
         )
-        return Execution(first_come, first_come, shared)
+        return Execution(first_come, first_come, shared, ordered=False)
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     check_target(target)
@@ -277,6 +283,8 @@ def shares_links(schedule: Schedule) -> bool:
         return False
     if schedule.form == "orbit" or table.kinds[used].any():
         return True
+    if _ends_differ(schedule, used):
+        return True
     # A table may list a route more than once.
     paths = {
         tuple(table.links[table.link_begin[r] : table.link_begin[r + 1]].tolist()) for r in used
@@ -293,3 +301,17 @@ def shares_links(schedule: Schedule) -> bool:
         list(path) not in (channel_routes(topology, src, dst) or [links.tolist()])
         for path, links, src, dst in zip(ordered, usual, source.tolist(), end.tolist(), strict=True)
     )
+
+
+def _ends_differ(schedule: Schedule, used: NDArray[np.int32]) -> bool:
+    """Return whether some link is crossed by paths that begin or end at different nodes."""
+    table, topology = schedule.routes, schedule.topology
+    begin, end = table.link_begin[used], table.link_begin[used + 1]
+    ends = topology.link_src[table.links[begin]].astype(np.int64) * topology.nodes
+    ends += topology.link_dst[table.links[end - 1]]
+    length = end - begin
+    place = np.repeat(begin - np.cumsum(length) + length, length) + np.arange(length.sum())
+    links, ends = table.links[place], np.repeat(ends, length)
+    one = np.zeros(topology.links, np.int64)
+    one[links] = ends
+    return bool((one[links] != ends).any())

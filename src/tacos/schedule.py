@@ -87,7 +87,7 @@ def routes(
     begin = np.zeros(len(links) + 1, np.int64)
     begin[1:] = np.cumsum([len(route) for route in links])
     chosen: list[Any] = [link for route in links for link in route]
-    if not all(isinstance(link, int | np.integer) for link in chosen):
+    if not all(issubclass(one, int | np.integer) for one in {type(link) for link in chosen}):
         chosen = [link_of(topology, link) for link in chosen]
     flat = column("links", chosen, np.int32)
     return Routes(topology, np.array([_KINDS[name] for name in names], np.uint8), begin, flat)

@@ -9,7 +9,7 @@ import pytest
 import tacos
 from tacos import topology as tp
 from tacos.execution import execution
-from tacos.search import judging
+from tacos.search import auto, judging
 from tacos.search.budget import Effort
 from tacos.search.judging import Judge
 from tacos.search.question import Question
@@ -114,3 +114,28 @@ def test_auto_asks_trees_again_that_were_slow_with_one_chunk():
     assert best.engine == "forest"
     assert best.efficiency is not None
     assert best.efficiency > 0.97
+
+
+def test_auto_refines_what_gains_most():
+    """Of the trees' schedule, which is slower at first, refining makes the faster one."""
+    box = tp.mi250(1)
+    collective = tacos.collective.all_gather(box, "1MB", chunks=16)
+    trees, greedy = (
+        tacos.synthesize(box, collective, engine=name).time_ps for name in ("forest", "greedy")
+    )
+    assert trees > 1.05 * greedy
+    best = tacos.synthesize(box, collective, effort="fast")
+    assert best.engine == "forest"
+    assert best.time_ps < 0.8 * greedy
+
+
+def test_auto_matches_no_ports_where_latency_decides(monkeypatch):
+    def refused(*_args, **_options):
+        raise AssertionError
+
+    boxes = tp.dgx_h100(2)
+    monkeypatch.setattr(auto.Auto, "_with_matched_ports", refused)
+    small = tacos.collective.all_gather(boxes, "1KB", chunks=1)
+    assert tacos.synthesize(boxes, small, refine=False).time_s < 3e-6
+    with pytest.raises(AssertionError):
+        tacos.synthesize(boxes, tacos.collective.all_gather(boxes, "64MB", chunks=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -54,7 +54,7 @@ def test_every_port_has_one_peer_and_boxes_stay_connected(boxes, fabric):
     [
         tp.torus(4, 4),
         tp.switch(8),  # nothing else joins its NPUs
-        tp.ndv2(2),  # the box shares a NIC
+        tp.dgx2(2, relay=True),  # who sends over a NIC does not receive over it
         tp.mi300x(1),
         tp.mi300x(2, forwarding="store_and_forward"),
         tp.dgx_h100(2, link_model="blocking"),  # a link would be busy for the latencies of two
@@ -125,6 +125,64 @@ def test_a_longer_way_round_is_not_taken_for_the_default_route():
     assert tacos.verify(schedule).ok
     assert schedule.time_ps == 110_000_000  # 100 us, and twice 5 us
     assert executed(schedule).shared_ps == 101_000_000
+
+
+@pytest.mark.parametrize(("whole", "sharing"), [(tp.dgx2(3), 2), (tp.ndv2(3), 8)])
+def test_npus_that_share_a_port_get_a_share_of_it(whole, sharing):
+    found = matched(whole)
+    assert found.shared
+    between = found.port >= 0
+    for ends in (found.topology.link_src, found.topology.link_dst):
+        assert (np.bincount(ends[between], minlength=whole.npus) == 1).all()
+    nic = whole.link_bandwidth_Bps.min()
+    speeds = set((found.topology.link_bandwidth_Bps[between] / nic * sharing).round(3).tolist())
+    assert speeds == {1.0}
+    ports, users = np.unique(found.port[between], return_counts=True)
+    assert len(ports) == whole.npus // sharing
+    assert (users == sharing).all()
+    # What leaves over one NIC enters over one NIC.
+    into = found.links[found.link_begin[1:] - 2]
+    assert len(set(zip(found.port[between], into[between], strict=True))) == len(ports)
+
+
+def test_npus_take_turns_at_a_shared_port():
+    """Of 248 chunks that enter an NPU of a DGX-2, 11 come over half a NIC in time: 237 times 31.25 us, and a latency."""
+    whole = tp.dgx2(2)
+    for kind, phases in (("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)):
+        collective = tacos.collective.named(kind, whole, "1GB", chunks=8)
+        schedule = tacos.synthesize(whole, collective, engine="greedy", ports="matched")
+        assert tacos.verify(schedule).ok
+        assert schedule.time_s == pytest.approx(phases * 7406.95e-6, rel=1e-7)
+        assert executed(schedule).time_ps() <= schedule.time_ps
+
+
+@settings(max_examples=20)
+@given(size=st.integers(10_000_000, 3_000_000_000), chunks=st.integers(1, 5))
+def test_turns_at_a_port_are_kept_at_any_size(size, chunks):
+    """Chunks differ by a byte, and times are rounded."""
+    whole = tp.ndv2(2)
+    collective = tacos.collective.all_gather(whole, size, chunks=chunks)
+    there = tacos.synthesize(matched(whole).topology, collective, engine="greedy")
+    found = matched(whole).returned(there)
+    assert tacos.verify(found).ok
+    assert found.time_ps <= there.time_ps
+
+
+def test_chunks_that_are_too_unequal_for_turns_are_refused():
+    """NPUs 0 to 3 have two bytes each, the others one: those wait too long for their turn."""
+    whole = tp.ndv2(2)
+    collective = tacos.collective.all_gather(whole, 20, chunks=1)
+    with pytest.raises(tacos.TacosError, match="cannot take turns at a shared port in time"):
+        tacos.synthesize(whole, collective, engine="greedy", ports="matched")
+
+
+def test_auto_lets_npus_take_turns_where_that_is_faster():
+    """Over NVSwitch alone, 30 of 32 parts take 7.5 ms."""
+    whole = tp.dgx2(2)
+    collective = tacos.collective.reduce_scatter(whole, "1GB", chunks=8)
+    best = tacos.synthesize(whole, collective, refine=False, effort="fast")
+    assert best.provenance["ports"] == "matched"
+    assert executed(best).time_ps() < 7_410_000_000
 
 
 def test_auto_finds_ports_that_are_worth_matching():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacos.errors import InfeasibleError, TacosError, VerificationError
 from tacos.execution import shares_links
 from tacos.search.budget import SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
@@ -24,22 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "on_whole_network"]
 
-_REFINED, _HOPEFUL = 2, 1.05
-"""Answers that are refined at most, none slower than this times the best."""
+_REFINED, _HOPEFUL = 3, 1.15
+"""Answers that are refined at most, none slower than this times the best: refining gains up to a third, and not alike for all."""
 _REFINING, _PER_TRANSFER = 0.3, 300.0
 """Share of the work that is left to refining, and microseconds per transfer at most."""
-_FIRST = 0.7
-"""Share of that for the best answer."""
-_HOPS = 5.0
-"""Hops that refinement looks at in a microsecond."""
-_MATCHED = 0.5
-"""Share of the work for the search with matched ports."""
+_SLICE = 0.15
+"""Share of that for one answer at a time."""
+_HOPS, _FEWEST_HOPS = 5.0, 40
+"""Hops that refinement looks at in a microsecond, and in a slice per transfer at least, since fewer hardly gain."""
+_MATCHED, _MATCHED_IF_LARGE, _TURNS = 0.35, 0.5, 0.15
+"""Shares of the work for the search with matched ports, where bandwidth decides, and if NPUs take turns at them."""
 _LATE = 0.75
 """Share of the work beyond which an engine is asked after the others."""
 _SCOUTED = 3
 """Chunk counts that every engine tries before the more hopeful ones go on."""
 _SCOUTING, _GOING_ON = 0.5, 0.8
 """Shares of the work that is left, for one engine that tries those and for one that goes on."""
+_SMALL = 0.1
+"""Latency decides where bytes take less than this share of its time."""
 _LARGE = 20
 """Bandwidth decides, not latency, where the bound's parts differ by this factor."""
 _LONGEST_S = 40 * 3600
@@ -77,6 +81,8 @@ class Auto:
         whole = self.budget.total
         self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
+        if matching and not self._worth_matching(matching):
+            matching = None
         # Messages that have ports to themselves lose nothing when they are executed: such answers are hard to beat.
         matched = self._with_matched_ports(matching) if matching else []
         self.watch.done = 0.5 if matching else 0.0
@@ -142,10 +148,26 @@ class Auto:
 
     def _proves(self, search: EngineSearch) -> bool:
         """Whether many chunks bring an engine near the bound, where bandwidth decides, and execution takes no longer."""
-        bound, limit_ps = self.question.bound, search.limit_ps()
-        large = bound.bandwidth_s > _LARGE * bound.latency_s
-        near = 0 < limit_ps <= (1 + WORTH_ALL) * bound.time_ps
-        return large and near and not any(shares_links(one.schedule) for one in search.results)
+        near = 0 < search.limit_ps() <= (1 + WORTH_ALL) * self.question.bound.time_ps
+        return (
+            self._large() and near and not any(shares_links(one.schedule) for one in search.results)
+        )
+
+    def _large(self) -> bool:
+        """Whether bandwidth decides, not latency."""
+        bound = self.question.bound
+        return bound.bandwidth_s > _LARGE * bound.latency_s
+
+    def _worth_matching(self, matching: MatchedPorts) -> bool:
+        """Whether matched ports may help: where latencies do not decide or, if NPUs take turns at ports, nor those ports."""
+        bound = self.question.bound
+        if not matching.shared:
+            return bound.bandwidth_s > _SMALL * bound.latency_s
+        inside = np.zeros(matching.whole.nodes, bool)
+        inside[list(self.question.bound.cut)] = True
+        port = matching.port[matching.port >= 0]
+        ends = (matching.whole.link_src[port], matching.whole.link_dst[port])
+        return self._large() and not (inside[ends[0]] != inside[ends[1]]).any()
 
     def _begin(self, done: float, part: int, parts: int) -> None:
         """Tell the watch which part of the progress is next."""
@@ -200,46 +222,71 @@ class Auto:
         return True
 
     def refined(self, results: list[Answer]) -> list[Answer]:
-        """Return the results, the fastest first, of which the fastest are refined with the work that is left."""
-        better = list(results)
-        for i, answer in enumerate(results[:_REFINED]):
-            left = self.budget.worth(better[0].time_ps) - self.budget.used
-            hopeful = answer.time_ps <= _HOPEFUL * better[0].time_ps
-            if self.watch.cut_short or left <= 0 or not hopeful:
+        """Return the results, the fastest first, of which the most hopeful are refined with the work that is left.
+
+        How much refining gains depends on the shape of a schedule, and it gains less and less. So the work is spent in
+        slices, each on the answer that would become the fastest if it gained as much as in its last slice.
+        """
+        better, hoped = list(results), dict[int, float]()
+        for i, one in enumerate(results[:_REFINED]):
+            shared = self.judge.target != "schedule" and shares_links(one.schedule)
+            # What shares links, and was not worth a run before, is not worth one now.
+            if one.time_ps <= _HOPEFUL * results[0].time_ps and (i == 0 or one.run or not shared):
+                hoped[i] = float(i - len(results))  # all of them once, in this order
+        best = results[0].time_ps
+        whole = self.budget.worth(best) - self.budget.used
+        while hoped and not self.watch.cut_short:
+            i = min(hoped, key=lambda i: hoped[i])
+            left = self.budget.worth(best) - self.budget.used
+            least = _FEWEST_HOPS / _HOPS * better[i].schedule.transfers
+            work = left if len(hoped) == 1 else min(left, max(_SLICE * whole, least))
+            if work <= 0:
                 break
-            transfers = answer.schedule.transfers
-            if transfers > SEARCH_TRANSFERS:
-                continue
-            shared = self.judge.target != "schedule" and shares_links(answer.schedule)
-            if i > 0 and shared and not answer.run:
-                continue  # it was not worth a run before
-            work = min(left * _FIRST if i == 0 else left, _PER_TRANSFER * transfers)
-            try:
-                found, hops = improved(
-                    answer.schedule,
-                    int(work * _HOPS),
-                    seed=self.question.seed,
-                    target=self.judge.target,
-                    executed_ps=answer.time_ps if answer.known else None,
-                    progress=self.watch.report,
-                )
-                self.budget.used += hops / _HOPS
-                if found is None:
-                    continue
-                judged = self.judge.judged(found)
-                # The first has passed the verifier before, and refinement keeps what it had.
-                if i > 0 and judged.time_ps < better[0].time_ps:
-                    judged = self.judge.first_right([judged])
-            except TimeIsUp:
-                self.watch.cut_short = True
-                break
-            except TacosError:
-                continue
-            better[i] = min(answer, judged, key=lambda answer: answer.time_ps)
+            before = better[i].time_ps
+            better[i], spent = self._improved(better[i], work, best)
+            best = min(best, better[i].time_ps)
+            hoped[i] = 2.0 * better[i].time_ps - before
+            if spent or len(hoped) == 1:
+                hoped.pop(i)
+            hoped = {i: time_ps for i, time_ps in hoped.items() if time_ps < best}
+        # A slice may have been too short to gain anything.
+        i = min(range(len(better)), key=lambda i: better[i].time_ps)
+        left = self.budget.worth(best) - self.budget.used
+        if left > _SLICE * whole and i < _REFINED and not self.watch.cut_short:
+            better[i], _ = self._improved(better[i], left, best)
         return sorted(better, key=lambda answer: answer.time_ps)
 
+    def _improved(self, answer: Answer, work: float, to_beat: int) -> tuple[Answer, bool]:
+        """Return an answer refined with this work, or as it is if that did not help, and whether more work is in vain."""
+        transfers = answer.schedule.transfers
+        most = min(work, _PER_TRANSFER * transfers)
+        if transfers > SEARCH_TRANSFERS:
+            return answer, True
+        try:
+            found, hops = improved(
+                answer.schedule,
+                int(most * _HOPS),
+                seed=self.question.seed,
+                target=self.judge.target,
+                executed_ps=answer.time_ps if answer.known else None,
+                progress=self.watch.report,
+            )
+            self.budget.used += hops / _HOPS
+            if found is None:
+                return answer, True
+            judged = self.judge.judged(found)
+            if judged.time_ps < to_beat:
+                judged = self.judge.first_right([judged])
+        except TimeIsUp:
+            self.watch.cut_short = True
+            return answer, True
+        except TacosError:
+            return answer, True
+        better = min(answer, judged, key=lambda one: one.time_ps)
+        return better, better is answer or most < work or hops < most * _HOPS
+
     def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
-        """Return the best answers with one peer for each port, the fastest first, for half of the work."""
+        """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
         watch = Watch(None, lambda share: self.watch.report(share / 2))
         watch.end = self.watch.end
         question = replace(
@@ -256,7 +303,8 @@ class Auto:
         )
         judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(question, judge))
-        inner.budget.total = self.budget.total * _MATCHED
+        share = _MATCHED_IF_LARGE if self._large() else _MATCHED
+        inner.budget.total = self.budget.total * (_TURNS if matching.shared else share)
         inner.reserve = self.budget.total - inner.budget.total
         answers: list[Answer] = []
         try:

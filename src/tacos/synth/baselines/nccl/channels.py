@@ -65,6 +65,8 @@ class Network:
         self.found: dict[tuple[str, Layout], Any] = {}
         self.paths: dict[tuple[int, int], tuple[int, ...]] = {}
         self.leaving: list[list[int]] = []
+        self.circles: dict[Chain, list[int]] = {}
+        self.inside: dict[Chain, dict[int, list[int]]] = {}
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links from a to b."""
@@ -124,12 +126,27 @@ class Network:
 
     def bandwidth(self, circles: list[Chain], speeds: Speeds | None = None) -> float:
         """Return the total bytes per second of equally loaded rings, over links of the given speeds or their own."""
-        uses: Counter[int] = Counter()
-        for circle in circles:
-            for a, b in zip(circle, circle[1:] + circle[:1], strict=True):
-                uses.update(self.route(a, b))
-        speed = self.topology.link_bandwidth_Bps if speeds is None else speeds
-        return len(circles) * min((float(speed[i]) / n for i, n in uses.items()), default=0.0)
+        speed = self.topology.link_bandwidth_Bps if speeds is None else np.asarray(speeds)
+        crossed = [link for circle in circles for link in self._crossed(circle)]
+        if not crossed:
+            return 0.0
+        uses = np.bincount(crossed)
+        used = np.flatnonzero(uses)
+        return len(circles) * float((speed[used] / uses[used]).min())
+
+    def _crossed(self, circle: Chain) -> list[int]:
+        """Return the links of a ring, hop by hop."""
+        if circle not in self.circles:
+            hops = zip(circle, circle[1:] + circle[:1], strict=True)
+            self.circles[circle] = [link for a, b in hops for link in self.route(a, b)]
+        return self.circles[circle]
+
+    def neighbours(self, box: Chain) -> dict[int, list[int]]:
+        """Return those that each NPU of a box reaches within it, and past no other NPU."""
+        if box not in self.inside:
+            self.look_up([(a, b) for a in box for b in box if a != b])
+            self.inside[box] = {a: [b for b in box if a != b and self.near[a, b]] for a in box}
+        return self.inside[box]
 
 
 @lru_cache(maxsize=4)
@@ -331,8 +348,8 @@ def _paths(
     closed: bool = False,
 ) -> Iterator[Chain]:
     """Yield Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
-    left.network.look_up([(a, b) for a in box for b in box if a != b])
-    ahead = {a: [b for b in box if a != b and left.fits(a, b)] for a in box}
+    near = left.network.neighbours(box)
+    ahead = {a: [b for b in near[a] if left.fits(a, b)] for a in box}
     path, seen = [first], {first}
 
     def extend() -> Iterator[Chain]:
