@@ -22,6 +22,7 @@ from tacos.synth import ENGINES
 
 
 def matrices(npus, mean=1_000_000):
+    """Sizes of all-to-alls as mixtures of experts have them, by name; pairs have about `mean` bytes."""
     rng = np.random.default_rng(0)
     popular = rng.zipf(1.5, npus).clip(max=50).astype(float)
     hot = rng.integers(mean // 10, 3 * mean // 10, (npus, npus))

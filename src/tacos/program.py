@@ -18,7 +18,7 @@ from tacos import units
 from tacos._core import Collective, CollectivePart, Program, Schedule, lower_paced
 from tacos._core import lift as _lift
 from tacos._core import lower as _lower
-from tacos.collective import chunks_per_part
+from tacos.collective import chunks_per_part, kind_of
 from tacos.errors import check_type
 from tacos.nodes import Network, topology_of
 
@@ -204,8 +204,8 @@ def filled(program: Program) -> Program:
     """
     goal = program.collective
     empty = np.flatnonzero(goal.chunk_bytes() == 0)
-    if not len(empty):
-        return program
+    if not len(empty) or not any(kind_of(part).even for part in goal.parts):
+        return program  # the chunks of uneven collectives may be empty: nothing moves them
     part = goal.parts[0]
     if len(goal.parts) > 1 or part.kind != "all_reduce" or part.size == 0:
         raise ValueError(f"chunk {empty[0]} of {goal.chunks} has no bytes; choose fewer chunks")

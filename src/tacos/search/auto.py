@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,9 @@ class Auto:
             refines: Whether to refine it with the work that is left.
             matches: Whether to look at matched ports, too.
         """
+        if (quick := self._near_enough()) is not None:
+            times = {quick.schedule.engine: quick.time_ps * 1e-12}
+            return noted(quick, {"best_of": times, "not_tried": self.left_out}).schedule
         whole = self.budget.total
         self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
@@ -93,6 +97,24 @@ class Auto:
         for one in results:
             times.setdefault(one.schedule.engine, one.time_ps * 1e-12)
         return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
+
+    def _near_enough(self) -> Answer | None:
+        """Return the answer of an engine that is asked alone where it comes near the bound, if there is one."""
+        question, names = (
+            self.question,
+            applicable(self.question.topology, self.question.collective),
+        )
+        alone = [name for name in names if ENGINES[name].enough > 0]
+        if not alone or question.effort.units > 1 or question.sketch is not None:
+            return None
+        name = alone[0]
+        found: dict[str, Answer] = {}
+        asked = self._go_on(EngineSearch(self.runs, ENGINES[name], {}), _SCOUTED, found, [])
+        if asked and question.gap(found[name].time_ps) <= ENGINES[name].enough:
+            self.left_out = [other for other in names if other != name]
+            return found[name]
+        self.leader, self.judge.to_beat = None, math.inf
+        return None
 
     def answers(self, known: Sequence[Answer] = (), done: float = 0.0) -> list[Answer]:
         """Return the answers of the engines that are worth their work, and those that are known, the fastest first.

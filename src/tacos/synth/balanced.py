@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "balanced"]
 
+_ENOUGH = 0.05
+"""Distance from the bound at which no other engine is asked: sizes differ from step to step, and so must the schedule."""
 _MOST_NPUS = 512
 """Most NPUs (chosen): computing a route for each pair of them takes a tenth of a second."""
 _SMALL = 0.01
@@ -214,4 +216,5 @@ ENGINE = Engine(
     obstacle=_obstacle,
     work=estimates.per_transfer(3.0),
     chunk_counts=_chunk_counts,
+    enough=_ENOUGH,
 )

@@ -86,6 +86,8 @@ class Engine:
             if it is unknown.
         patience: The chunk search ends after this many consecutive counts that hardly helped.
         patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
+        enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and asks no other engine, unless
+            the effort is high: for problems that are solved anew so often that a quick answer is worth more than a better one.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
         exact: How ``"auto"`` may use it although it must be named otherwise.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
@@ -111,6 +113,7 @@ class Engine:
     limit_s: Callable[[Topology, Collective, dict[str, Any]], float] = _no_limit
     patience: int = 2
     patience_if_large: int = 0
+    enough: float = 0.0
     random_starts: bool = False
     exact: Exact | None = None
     reference: int = 0
