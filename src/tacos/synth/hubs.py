@@ -1,0 +1,245 @@
+"""The hubs engine: all-reduces of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
+
+A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
+neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
+cross their narrow ports once. This module chooses sets of hubs; the core (``cpp/synth/hubs.hpp`` has the method) lays the
+chunks one after the other into the gaps that are left, and then lays late ones again.
+"""
+
+from __future__ import annotations
+
+import json
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import meet_at_hubs
+from tacos.errors import InfeasibleError
+from tacos.synth import requirements
+from tacos.synth.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+
+__all__ = ["ENGINE", "hubs"]
+
+_MOST_MEMBERS = 64
+_MOST_BYTES = 1_000_000
+_MOST_NEIGHBOURS = 6
+"""Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
+_MOST_SETS = 48
+_WIDE = 1.25
+"""Hubs may take this much longer than the best if nothing else is on its way: more of them share the load."""
+_KEPT = 2
+_HOPS = 1_000_000
+"""Hops that the core looks at to lay chunks again: about a tenth of a second."""
+_FAMILIES, _LAID = 6, 6.0
+"""How many lists of hubs are tried, and how often the core lays a chunk for each."""
+_HOP_US, _LAY_US, _PAIR_US = 0.05, 0.15, 4.0
+"""Microseconds to look at a hop, to lay a chunk, per hop, and to measure the way between two members (measured; sums count twice)."""
+
+_Set = tuple[list[int], list[int]]
+"""Hubs, and the sizes of the groups in which they exchange, stage by stage."""
+
+
+def hubs(
+    topology: Topology,
+    collective: Collective,
+    *,
+    seed: int = 0,
+    memory: dict[str, Any] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Collect every chunk at a few NPUs, exchange there, and spread it.
+
+    Args:
+        topology: Any network in which members reach each other over members and switches.
+        collective: An all-reduce of at most 1 MB among at most 64 NPUs.
+        seed: Varies the order in which chunks are laid again.
+        memory: Sets of hubs found before, for this network, group and size; new ones are added.
+        progress: Called from time to time with the share of the work done.
+
+    >>> import tacos
+    >>> line = tacos.topology.mesh(4, bandwidth="1GB/s", latency="1us")
+    >>> schedule = hubs(line, tacos.collective.all_reduce(line, "4B", chunks=1))
+    >>> schedule.time_ps // 10**6     # one hop to the middle, one between NPUs 1 and 2, and one back
+    3
+    """
+    ENGINE.check(topology, collective)
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    (part,) = resolved.parts
+    known = {} if memory is None else memory
+
+    def solve(sets: list[_Set], hops: int) -> Schedule | None:
+        provenance = {"engine": ENGINE.name, "seed": seed, "stages": sets[0][1]}
+        try:
+            return meet_at_hubs(
+                topology,
+                resolved,
+                sets,
+                seed=seed,
+                hops=hops,
+                provenance=json.dumps(provenance | {"hubs": len(sets[0][0])}),
+                progress=progress,
+            )
+        except InfeasibleError:  # these hubs have no hops to each other, or send too late
+            return None
+
+    if "families" not in known:
+        timed = [(solve(sets, 0), sets) for sets in _families(topology, part)]
+        met = [(one.time_ps, i) for i, (one, _) in enumerate(timed) if one is not None]
+        known["families"] = [timed[i][1] for _, i in sorted(met)[:_KEPT]]
+    found = [one for sets in known["families"] if (one := solve(sets, _HOPS)) is not None]
+    if not found:
+        raise InfeasibleError("the members do not reach each other over members and switches")
+    return min(found, key=lambda one: one.time_ps)
+
+
+def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
+    """Yield lists of similar sets of hubs: those that take least if nothing else is on its way, and wider lists."""
+    group = part.group
+    hop, latency = _hops(topology, group, max(part.size // len(group), 1))
+    far = hop.copy()
+    for k in range(len(group)):
+        far = np.minimum(far, far[:, k, None] + far[None, k])
+    for units, most in _units(latency):
+        inside = latency[np.ix_(units[0], units[0])] <= most
+        for choices, stages in _choices(units, inside & inside.T):
+            times = [
+                far[:, chosen].min(axis=1).max()
+                + _meeting_ps(hop[np.ix_(chosen, chosen)], stages)
+                + far[chosen].min(axis=0).max()
+                for chosen in choices
+            ]
+            least, count = min(times, default=np.inf), 0
+            for limit in (1.0001, _WIDE):
+                near = [
+                    (group[chosen].tolist(), list(stages))
+                    for chosen, time in zip(choices, times, strict=True)
+                    if time <= limit * least < np.inf
+                ]
+                if len(near) > count:
+                    count = len(near)
+                    yield near[:: -(-count // _MOST_SETS)]
+
+
+def _hops(
+    topology: Topology, group: NDArray[np.int32], bytes_: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The times, and the latencies, of single hops between members: over a link or through switches; infinite if there is none."""
+    leaving: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.nodes)]
+    columns = (
+        topology.link_src,
+        topology.link_dst,
+        topology.link_latency_ps,
+        topology.link_bandwidth_Bps,
+    )
+    for start, end, latency, speed in zip(*(column.tolist() for column in columns), strict=True):
+        leaving[start].append((end, latency, bytes_ * 10**12 // speed))
+    number = {npu: i for i, npu in enumerate(group.tolist())}
+    times, latencies = (np.full((len(number),) * 2, np.inf) for _ in range(2))
+    for npu, i in number.items():
+        seen = set[int]()
+        queue = [(0, 0, 0, npu)]
+        while queue:
+            time, latency, slowest, node = heappop(queue)
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in number:
+                times[i, number[node]], latencies[i, number[node]] = time, latency
+            if node < topology.npus and node != npu:
+                continue
+            for end, more, busy in leaving[node]:
+                if end not in seen:
+                    slower = max(slowest, busy)
+                    heappush(queue, (latency + more + slower, latency + more, slower, end))
+    return times, latencies
+
+
+def _units(latency: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int64], float]]:
+    """Yield the members as rows of equally many within some latency of each other: boxes, racks, and all of them."""
+    n = last = len(latency)
+    for most in np.unique(latency[np.isfinite(latency)]).tolist():
+        near = (latency <= most) | (most >= latency.T)
+        label = np.arange(n)
+        while True:
+            lower = np.where(near, label, n).min(axis=1)
+            if (lower == label).all():
+                break
+            label = lower
+        labels, counts = np.unique(label, return_counts=True)
+        if len(labels) < last and (counts == counts[0]).all():
+            last = len(labels)
+            yield np.array([np.flatnonzero(label == one) for one in labels]), most
+
+
+def _choices(
+    units: NDArray[np.int64], joined: NDArray[np.bool_]
+) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...]]]:
+    """Yield sets of hubs at the same places of all units, and the stages in which they exchange, within units first.
+
+    Args:
+        units: Rows of members.
+        joined: Which of the first unit's members have hops to each other.
+    """
+    between, size = units.shape
+    outer = (between,) if between > 1 else ()
+    yield list(units.T), outer
+    if between > 2:  # any unit's hub may add up
+        yield [np.roll(places, -first) for places in units.T for first in range(between)], ()
+    if joined.sum() - size > _MOST_NEIGHBOURS * size:
+        return
+    pairs = [[i, j] for i in range(size) for j in range(i + 1, size) if joined[i, j]]
+    yield [units[:, pair].ravel() for pair in pairs], (2, *outer)
+    if between > 1:
+        yield [units[:, pair].ravel() for pair in pairs], (2 * between,)
+    squares = [
+        [i, j, k, end]
+        for i, j in pairs
+        for k in range(j + 1, size)
+        for end in range(i + 1, size)
+        if joined[i, k] and joined[j, end] and joined[k, end] and end not in (j, k)
+    ]
+    yield [units[:, square].ravel() for square in squares], (2, 2, *outer)
+
+
+def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
+    """The time in which hubs with these hops between them exchange, stage by stage or at the first of them."""
+    if not stages:
+        return float(hop[1:, 0].max(initial=0) + hop[0, 1:].max(initial=0))
+    number, time, stride = np.arange(len(hop)), 0.0, 1
+    for size in stages:
+        alike = number - number // stride % size * stride  # the first of the group
+        time += float(hop[alike[:, None] == alike].max())
+        stride *= size
+    return time
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    (part,) = collective.parts
+    members = len(part.group)
+    hops = topology.links + (members**2 if topology.switches else 0)
+    laying = _LAY_US * hops * members * part.chunks * (_KEPT if again else _FAMILIES)
+    return _LAID * laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    if needed := requirements.one_part(collective):
+        return needed
+    (part,) = collective.parts
+    if needed := requirements.listed_kinds(part, lambda kind: kind.two_phases):
+        return needed
+    if not 2 <= len(part.group) <= _MOST_MEMBERS:
+        return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
+    if part.size > _MOST_BYTES:
+        return f"at most {_MOST_BYTES} bytes, not {part.size}"
+    return "sums that take no time" if topology.reduce_bandwidth_Bps else ""
+
+
+ENGINE = Engine(name="hubs", solve=hubs, obstacle=_obstacle, work=_work)
