@@ -1,6 +1,6 @@
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "columns.hpp"
@@ -109,11 +109,13 @@ void bind_synth(nb::module_& m) {
   m.def(
       "meet_at_hubs",
       [](const std::shared_ptr<Topology>& topology, const std::shared_ptr<Collective>& collective,
-         const std::vector<std::pair<std::vector<NodeId>, std::vector<std::int32_t>>>& choices,
+         const std::vector<std::tuple<std::vector<NodeId>, std::vector<std::int32_t>, bool>>&
+             choices,
          std::uint64_t seed, std::int64_t hops, std::int64_t goal_ps, const std::string& provenance,
          const nb::object& progress) {
         std::vector<Hubs> hubs;
-        for (const auto& [npus, digits] : choices) hubs.push_back({npus, digits});
+        for (const auto& [npus, digits, straight] : choices)
+          hubs.push_back({npus, digits, straight});
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
         return std::make_shared<Schedule>(meet_at_hubs(

@@ -44,6 +44,7 @@ class Laying {
          const std::shared_ptr<const Collective>& collective, std::span<const Hubs> choices,
          const HubOptions& options, const Progress& progress)
       : collective_(collective),
+        sums_(collective->parts()[0].kind == CollectiveKind::all_reduce),
         hops_(std::make_shared<Routes>(
             neighbour_routes(topology, std::max<std::int64_t>(largest(*collective), 1), progress))),
         choices_(choices),
@@ -52,6 +53,8 @@ class Laying {
         lines_(at(topology->links())),
         in_(at(topology->nodes())),
         out_(at(topology->nodes())),
+        straight_in_(at(topology->nodes())),
+        straight_out_(at(topology->nodes())),
         time_of_(at(topology->nodes()), kNever),
         members_(collective->parts()[0].group.begin(), collective->parts()[0].group.end()) {
     std::vector<std::uint8_t> takes_part(at(topology->nodes()));
@@ -61,6 +64,9 @@ class Laying {
         continue;
       out_[at(source(hop))].push_back(hop);
       in_[at(target(hop))].push_back(hop);
+      if (hops_->links(hop).size() > 1) continue;
+      straight_out_[at(source(hop))].push_back(hop);
+      straight_in_[at(target(hop))].push_back(hop);
     }
   }
 
@@ -181,7 +187,9 @@ class Laying {
 
   // Joins all members to `hubs`, whose times are in time_of_: outwards, whichever a hop reaches first; or, backwards in
   // time, whichever can leave last. Returns the time of the last to join, or kNever if one cannot.
-  Time join(std::span<const NodeId> hubs, bool backwards, Laid& laid) {
+  Time join(const Hubs& hubs, bool backwards, Laid& laid) {
+    const auto& hops_at =
+        backwards ? (hubs.straight ? straight_in_ : in_) : (hubs.straight ? straight_out_ : out_);
     Offers offers;
     const auto offer = [&](RouteId hop) {
       const Time flight = size_->flight[at(hop)];
@@ -195,13 +203,13 @@ class Laying {
     };
     const auto joining = [&](RouteId hop) { return backwards ? source(hop) : target(hop); };
     const auto reach = [&](NodeId npu) {
-      for (const RouteId hop : (backwards ? in_ : out_)[at(npu)]) {
+      for (const RouteId hop : hops_at[at(npu)]) {
         if (time_of_[at(joining(hop))] == kNever) offer(hop);
       }
     };
-    auto missing = members_.size() - hubs.size();
+    auto missing = members_.size() - hubs.npus.size();
     Time last = 0;
-    for (const NodeId npu : hubs) reach(npu);
+    for (const NodeId npu : hubs.npus) reach(npu);
     while (missing > 0 && !offers.empty()) {
       const Offer best = offers.top();
       offers.pop();
@@ -277,6 +285,12 @@ class Laying {
       std::fill(left.begin(), left.end(), 0);
       std::fill(came.begin(), came.end(), 0);
       std::fill(first_came.begin(), first_came.end(), kNever);
+      struct Message {
+        Time flight;
+        std::size_t from, to;
+        Time together;
+      };
+      std::vector<Message> messages;
       for (std::size_t ahead = 1; ahead < size; ++ahead) {
         for (std::size_t i = 0; i < count; ++i) {
           const auto own = i / stride % size, zero = i - own * stride;
@@ -284,12 +298,21 @@ class Laying {
           Time together = 0;
           for (std::size_t k = 0; k < size; ++k)
             together = std::max(together, ready[zero + k * stride]);
-          if (!send_between(hubs.npus[i], hubs.npus[j], together, Op::reduce, laid)) return false;
-          const auto& sent = laid.sent.back();
-          left[i] = std::max(left[i], sent.start);
-          came[j] = std::max(came[j], sent.arrival);
-          first_came[j] = std::min(first_came[j], sent.arrival);
+          const auto hop = hop_between(hubs.npus[i], hubs.npus[j], together);
+          if (!hop) return false;
+          messages.push_back({size_->flight[at(*hop)], i, j, together});
         }
+      }
+      // Quick ones last, and so that they arrive when their receiver has sent all of its own.
+      std::stable_sort(messages.begin(), messages.end(),
+                       [](const auto& a, const auto& b) { return a.flight > b.flight; });
+      for (const auto& [flight, i, j, together] : messages) {
+        const Time moment = std::max(together, left[j] + 1 - flight);
+        if (!send_between(hubs.npus[i], hubs.npus[j], moment, Op::reduce, laid)) return false;
+        const auto& sent = laid.sent.back();
+        left[i] = std::max(left[i], sent.start);
+        came[j] = std::max(came[j], sent.arrival);
+        first_came[j] = std::min(first_came[j], sent.arrival);
       }
       for (std::size_t i = 0; i < count; ++i) {
         if (left[i] >= first_came[i]) return false;
@@ -308,18 +331,19 @@ class Laying {
     shortest_ = kNever;
     for (const auto& window : size_->windows)
       shortest_ = std::min(shortest_, std::max<Time>(window.busy, 1));
-    const auto& hubs = choices_[choice];
+    Hubs hubs = choices_[choice];
+    if (!sums_) hubs.npus.assign(1, collective_->inputs(chunk)[0]);
     Laid laid;
     Time begin = soonest_[choice];
     const Time rest = choice < alone_.size() ? alone_[choice] - begin : 0;
     for (int delay = 0; delay < kMostDelays && begin < limit - rest; ++delay) {
       forget();
       for (const NodeId npu : hubs.npus) time_of_[at(npu)] = begin;
-      const Time last = join(hubs.npus, true, laid);
+      const Time last = sums_ ? join(hubs, true, laid) : 0;
       if (last == kNever) break;
       if (last >= 0) {
-        if (!meet(hubs, begin, laid)) break;
-        if (join(hubs.npus, false, laid) == kNever) break;
+        if (sums_ && !meet(hubs, begin, laid)) break;
+        if (join(hubs, false, laid) == kNever) break;
         laid.end = 0;
         for (const auto& one : laid.sent) laid.end = std::max(laid.end, one.arrival);
         forget();
@@ -358,6 +382,10 @@ class Laying {
   // How soon each set of hubs can begin, and how long a chunk takes with it, if nothing else is on its way.
   void measure(ChunkId chunk) {
     soonest_.assign(choices_.size(), 0);
+    if (!sums_) {  // every chunk has a hub of its own
+      alone_.assign(choices_.size(), 0);
+      return;
+    }
     for (std::size_t choice = 0; choice < choices_.size(); ++choice) {
       Laid laid = lay(chunk, choice, kNever);
       alone_.push_back(laid.end);
@@ -438,6 +466,7 @@ class Laying {
   }
 
   std::shared_ptr<const Collective> collective_;
+  bool sums_;
   std::shared_ptr<const Routes> hops_;
   std::span<const Hubs> choices_;
   HubOptions options_;
@@ -446,7 +475,8 @@ class Laying {
   const Windows* size_ = nullptr;            // of the chunk at hand
   Time shortest_ = 1;                        // transmission of it
   std::vector<Timeline> lines_;
-  std::vector<std::vector<RouteId>> in_, out_;  // hops of each member
+  std::vector<std::vector<RouteId>> in_, out_;                    // hops of each member
+  std::vector<std::vector<RouteId>> straight_in_, straight_out_;  // those over one link
   std::vector<Time> time_of_;  // when a member leaves or has arrived; kNever if it has not joined
   std::vector<NodeId> members_;
   std::vector<Time> soonest_, alone_;  // of each set of hubs
@@ -462,8 +492,9 @@ Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
                       std::span<const Hubs> choices, const HubOptions& options,
                       std::string provenance, const Progress& progress) {
   if (!collective->resolved() || collective->parts().size() != 1 ||
-      collective->parts()[0].kind != CollectiveKind::all_reduce) {
-    invalid("hubs need one all-reduce with a number of chunks");
+      (collective->parts()[0].kind != CollectiveKind::all_reduce &&
+       collective->parts()[0].kind != CollectiveKind::all_gather)) {
+    invalid("hubs need one all-reduce or all-gather with a number of chunks");
   }
   if (choices.empty()) invalid("no hubs to choose from");
   Laying laying(topology, collective, choices, options, progress);

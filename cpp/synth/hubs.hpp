@@ -1,4 +1,4 @@
-// All-reduces of few bytes: collect a chunk at a few hubs, exchange there, and spread it, chunk by chunk.
+// Collectives of few bytes: collect a chunk at a few hubs, exchange there, and spread it, chunk by chunk.
 //
 // A chunk's hubs are some of the members. Every other member sends its sum once, towards a hub, after the members whose
 // sums come over it. Then the hubs exchange in stages, as the engine `exchange` does: each sends its sum to the others of
@@ -12,6 +12,8 @@
 // Spreading goes forwards: whichever arrives first joins next. Of some sets of hubs the one is kept with which the chunk
 // ends first. Then, as in refine.hpp, some late chunks and some others are taken out and laid again, as long as
 // hops may be looked at.
+//
+// An all-gather only spreads; the hub of a chunk is the member that has it.
 //
 // Times are reserved ahead, which a retimed list cannot do: there, links serve first what is ready first, so all first
 // sends of all chunks come before anything that depends on them.
@@ -32,6 +34,8 @@ struct Hubs {
   std::vector<NodeId> npus;  // by number of their digits, of which the first counts ones
   std::vector<std::int32_t>
       digits;  // their product is the number of hubs; none: the first hub adds up for all
+  bool straight =
+      false;  // whether switches are left to the hubs: members use links from NPU to NPU only
 };
 
 struct HubOptions {
@@ -40,8 +44,7 @@ struct HubOptions {
   Time goal = 0;          // no schedule is shorter
 };
 
-// A schedule of an all-reduce with one part. Throws InfeasibleError where none of `choices` reaches all members over hops
-// between neighbours.
+// A schedule of an all-reduce or all-gather with one part; of `choices`, an all-gather only reads whether they are straight. Throws InfeasibleError where none of them reaches all members over hops between neighbours.
 Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
                       const std::shared_ptr<const Collective>& collective,
                       std::span<const Hubs> choices, const HubOptions& options,

@@ -1,9 +1,10 @@
-"""The hubs engine: all-reduces of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
+"""The hubs engine: collectives of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
 
 A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
 neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
 cross their narrow ports once. This module chooses sets of hubs; the core (``cpp/synth/hubs.hpp`` has the method) lays the
-chunks one after the other into the gaps that are left, and then lays late ones again.
+chunks one after the other into the gaps that are left, and then lays late ones again. All-gathers and reduce-scatters are laid in the
+same way; the only hub of a block is the member that has or gets it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import meet_at_hubs
+from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.synth import requirements
 from tacos.synth.engine import Engine
+from tacos.synth.phases import in_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,19 +35,21 @@ _MOST_MEMBERS = 64
 _MOST_BYTES = 1_000_000
 _MOST_NEIGHBOURS = 6
 """Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
+_MANY = 32
+"""Members beyond which only hubs use switches, where links join the others."""
 _MOST_SETS = 48
 _WIDE = 1.25
 """Hubs may take this much longer than the best if nothing else is on its way: more of them share the load."""
 _KEPT = 2
-_HOPS = 1_000_000
-"""Hops that the core looks at to lay chunks again: about a tenth of a second."""
+_HOPS, _SPREAD_HOPS = 1_000_000, 2_000_000
+"""Hops that the core looks at to lay chunks again, for each list of hubs, and where each chunk only spreads: a tenth of a second or two."""
 _FAMILIES, _LAID = 6, 6.0
 """How many lists of hubs are tried, and how often the core lays a chunk for each."""
-_HOP_US, _LAY_US, _PAIR_US = 0.05, 0.15, 4.0
+_HOP_US, _LAY_US, _PAIR_US = 0.04, 0.12, 3.0
 """Microseconds to look at a hop, to lay a chunk, per hop, and to measure the way between two members (measured; sums count twice)."""
 
-_Set = tuple[list[int], list[int]]
-"""Hubs, and the sizes of the groups in which they exchange, stage by stage."""
+_Set = tuple[list[int], list[int], bool]
+"""Hubs, the sizes of the groups in which they exchange, stage by stage, and whether only they use switches."""
 
 
 def hubs(
@@ -59,7 +64,7 @@ def hubs(
 
     Args:
         topology: Any network in which members reach each other over members and switches.
-        collective: An all-reduce of at most 1 MB among at most 64 NPUs.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
         seed: Varies the order in which chunks are laid again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
@@ -75,26 +80,40 @@ def hubs(
     (part,) = resolved.parts
     known = {} if memory is None else memory
 
-    def solve(sets: list[_Set], hops: int) -> Schedule | None:
-        provenance = {"engine": ENGINE.name, "seed": seed, "stages": sets[0][1]}
+    def solve(network: Topology, problem: Collective, sets: list[_Set], hops: int) -> Schedule:
+        provenance = {"engine": ENGINE.name, "seed": seed}
+        if sets[0][0]:
+            provenance |= {"hubs": len(sets[0][0]), "stages": sets[0][1]}
+        return meet_at_hubs(
+            network,
+            problem,
+            sets,
+            seed=seed,
+            hops=hops,
+            provenance=json.dumps(provenance),
+            progress=progress,
+        )
+
+    if not kind_of(part).two_phases:
+        # The hub is the member that has or gets a block.
+        sets: list[_Set] = [([], [], only) for only in {False, *_modes(topology, 1)}]
+
+        def spread(network: Topology, problem: Collective) -> Schedule:
+            return solve(network, problem, sets, _SPREAD_HOPS)
+
+        return in_phases(topology, resolved, spread, progress=progress)
+
+    def tried(sets: list[_Set], hops: int) -> Schedule | None:
         try:
-            return meet_at_hubs(
-                topology,
-                resolved,
-                sets,
-                seed=seed,
-                hops=hops,
-                provenance=json.dumps(provenance | {"hubs": len(sets[0][0])}),
-                progress=progress,
-            )
+            return solve(topology, resolved, sets, hops)
         except InfeasibleError:  # these hubs have no hops to each other, or send too late
             return None
 
     if "families" not in known:
-        timed = [(solve(sets, 0), sets) for sets in _families(topology, part)]
+        timed = [(tried(sets, 0), sets) for sets in _families(topology, part)]
         met = [(one.time_ps, i) for i, (one, _) in enumerate(timed) if one is not None]
         known["families"] = [timed[i][1] for _, i in sorted(met)[:_KEPT]]
-    found = [one for sets in known["families"] if (one := solve(sets, _HOPS)) is not None]
+    found = [one for sets in known["families"] if (one := tried(sets, _HOPS)) is not None]
     if not found:
         raise InfeasibleError("the members do not reach each other over members and switches")
     return min(found, key=lambda one: one.time_ps)
@@ -103,35 +122,64 @@ def hubs(
 def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
     """Yield lists of similar sets of hubs: those that take least if nothing else is on its way, and wider lists."""
     group = part.group
-    hop, latency = _hops(topology, group, max(part.size // len(group), 1))
-    far = hop.copy()
-    for k in range(len(group)):
-        far = np.minimum(far, far[:, k, None] + far[None, k])
+    hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1))
+    far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
+    modes = _modes(topology, len(group))
     for units, most in _units(latency):
         inside = latency[np.ix_(units[0], units[0])] <= most
         for choices, stages in _choices(units, inside & inside.T):
-            times = [
-                far[:, chosen].min(axis=1).max()
-                + _meeting_ps(hop[np.ix_(chosen, chosen)], stages)
-                + far[chosen].min(axis=0).max()
-                for chosen in choices
-            ]
-            least, count = min(times, default=np.inf), 0
-            for limit in (1.0001, _WIDE):
-                near = [
-                    (group[chosen].tolist(), list(stages))
-                    for chosen, time in zip(choices, times, strict=True)
-                    if time <= limit * least < np.inf
+            meeting = [_meeting_ps(hop[np.ix_(one, one)], stages) for one in choices]
+            found: list[tuple[float, _Set]] = []
+            for ways, only_hubs in ((far, False), (near, True)):
+                if only_hubs not in modes:
+                    continue
+                found += [
+                    (
+                        float(ways[:, one].min(axis=1).max() + ways[one].min(axis=0).max() + more),
+                        (group[one].tolist(), list(stages), only_hubs),
+                    )
+                    for one, more in zip(choices, meeting, strict=True)
                 ]
-                if len(near) > count:
-                    count = len(near)
-                    yield near[:: -(-count // _MOST_SETS)]
+            yield from _near(found)
+
+
+def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
+    """Whether only hubs may use switches: no, if there are no other links; yes, if many members would have too many hops; or both."""
+    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
+    if not topology.switches or not joined.any():
+        return (False,)
+    return (True,) if members > _MANY else (False, True)
+
+
+def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
+    """Yield the sets that take least, and wider lists: of all sets, and of those in which only hubs use switches."""
+    last: list[_Set] = []
+    for some in (found, [one for one in found if one[1][2]]):
+        least = min((time for time, _ in some), default=np.inf)
+        for limit in (1.0001, _WIDE):
+            near = [one for time, one in some if time <= limit * least < np.inf]
+            near = near[:: -(-len(near) // _MOST_SETS) or 1]
+            if near and near != last:
+                last = near
+                yield near
+
+
+def _ways(hop: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The times of the quickest ways, hop after hop."""
+    far = hop.copy()
+    np.fill_diagonal(far, 0)
+    for k in range(len(far)):
+        far = np.minimum(far, far[:, k, None] + far[None, k])
+    return far
 
 
 def _hops(
     topology: Topology, group: NDArray[np.int32], bytes_: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The times, and the latencies, of single hops between members: over a link or through switches; infinite if there is none."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """The times and latencies of the quickest hops between members, infinite if there is none, and whether a link joins them.
+
+    A hop goes over a link or through switches.
+    """
     leaving: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.nodes)]
     columns = (
         topology.link_src,
@@ -143,7 +191,9 @@ def _hops(
         leaving[start].append((end, latency, bytes_ * 10**12 // speed))
     number = {npu: i for i, npu in enumerate(group.tolist())}
     times, latencies = (np.full((len(number),) * 2, np.inf) for _ in range(2))
+    straight = np.zeros(times.shape, bool)
     for npu, i in number.items():
+        straight[i, [number[end] for end, *_ in leaving[npu] if end in number]] = True
         seen = set[int]()
         queue = [(0, 0, 0, npu)]
         while queue:
@@ -159,7 +209,7 @@ def _hops(
                 if end not in seen:
                     slower = max(slowest, busy)
                     heappush(queue, (latency + more + slower, latency + more, slower, end))
-    return times, latencies
+    return times, latencies, straight
 
 
 def _units(latency: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int64], float]]:
@@ -207,6 +257,25 @@ def _choices(
         if joined[i, k] and joined[j, end] and joined[k, end] and end not in (j, k)
     ]
     yield [units[:, square].ravel() for square in squares], (2, 2, *outer)
+    covers = _covers(joined)
+    yield [units[:, cover].ravel() for cover in covers], (len(covers[0]) * between,)
+
+
+def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
+    """Sets of few members that all others of a unit have hops to, as different as possible."""
+    near = joined | np.eye(len(joined), dtype=bool)
+    used = np.zeros(len(near))
+    covers = []
+    for first in range(len(near)):
+        cover, left = [first], ~near[first]
+        while left.any():
+            gain = (near & left).sum(axis=1)
+            cover.append(int(np.lexsort((used, -gain))[0]))
+            left &= ~near[cover[-1]]
+        used[cover] += 1
+        covers.append(cover)
+    least = min(map(len, covers))
+    return [cover for cover in covers if len(cover) == least]
 
 
 def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
@@ -224,16 +293,20 @@ def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
 def _work(topology: Topology, collective: Collective, again: bool) -> float:
     (part,) = collective.parts
     members = len(part.group)
-    hops = topology.links + (members**2 if topology.switches else 0)
-    laying = _LAY_US * hops * members * part.chunks * (_KEPT if again else _FAMILIES)
-    return _LAID * laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
+    many = topology.switches and False in _modes(topology, members)
+    hops = topology.links + (members**2 if many else 0)
+    laying = _LAY_US * hops * members * part.chunks
+    if not kind_of(part).two_phases:
+        return laying + _HOP_US * _SPREAD_HOPS
+    laying *= _LAID * (_KEPT if again else _FAMILIES)
+    return laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
 
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
     if needed := requirements.one_part(collective):
         return needed
     (part,) = collective.parts
-    if needed := requirements.listed_kinds(part, lambda kind: kind.two_phases):
+    if needed := requirements.listed_kinds(part, lambda kind: kind.spreads and not kind.rooted):
         return needed
     if not 2 <= len(part.group) <= _MOST_MEMBERS:
         return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
