@@ -21,7 +21,7 @@ namespace tacos {
 namespace {
 
 constexpr Time kNever = std::numeric_limits<Time>::max();
-constexpr int kMostDelays = 40;    // of the moment at which hubs begin to exchange
+constexpr int kMostDelays = 60;    // of the moment at which hubs begin to exchange
 constexpr std::size_t kTried = 6;  // sets of hubs for one chunk
 constexpr std::size_t kTriedAgain = 2;
 constexpr std::size_t kPatience = 30;   // moves per chunk that do not shorten the schedule
@@ -316,7 +316,7 @@ class Laying {
       }
       for (std::size_t i = 0; i < count; ++i) {
         if (left[i] >= first_came[i]) return false;
-        ready[i] = came[i];
+        ready[i] = std::max(ready[i], came[i]);
       }
       stride *= size;
     }
@@ -351,7 +351,7 @@ class Laying {
       }
       undo(laid);
       // Ever longer delays, since an early gap on one link says little where others are full for long.
-      begin += std::max(-last, shortest_ << std::min(delay / 2, 12));
+      begin += std::max(-last, shortest_ << std::min(delay / 2, 20));
     }
     undo(laid);
     forget();

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "exchange"]
 
 _MOST_MEMBERS = 144
-_MOST_TRANSFERS = 400_000
-"""Largest number of transfers of a plan with one chunk; more take too long to synthesize for so few bytes."""
+_FEW_TRANSFERS, _MOST_TRANSFERS, _MANY = 100_000, 400_000, 64
+"""Largest number of transfers of a plan with one chunk, among up to this many members and among more; more take too long to
+synthesize for so few bytes."""
 _MOST_BYTES = 1_000_000
 """Larger buffers are for trees that fill all links."""
 _TIMED, _KEPT = 12, 3
@@ -98,7 +99,7 @@ def exchange(
     (part,) = resolved.parts
     known = {} if memory is None else memory
     if "plans" not in known:
-        known["plans"] = _best_plans(topology, part, min(most_transfers, _MOST_TRANSFERS))
+        known["plans"] = _best_plans(topology, part, most_transfers)
     found: list[tuple[Schedule, _Plan]] = []
     refused = None
     for plan in known["plans"]:
@@ -201,6 +202,7 @@ def _best_plans(topology: Topology, part: CollectivePart, most: int) -> list[_Pl
     The last plan exchanges nothing, so that no sum can come too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
+    most = min(most, _FEW_TRANSFERS if n <= _MANY else _MOST_TRANSFERS)
     # Plans that cost the same are much alike.
     found: dict[tuple[float, float], _Plan] = {}
     scattering: dict[tuple[float, float], _Plan] = {}

@@ -63,7 +63,7 @@ def hubs(
     """Collect every chunk at a few NPUs, exchange there, and spread it.
 
     Args:
-        topology: Any network in which members reach each other over members and switches.
+        topology: Any network; among some of its NPUs, one in which only switches join NPUs.
         collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
         seed: Varies the order in which chunks are laid again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
@@ -258,7 +258,8 @@ def _choices(
     ]
     yield [units[:, square].ravel() for square in squares], (2, 2, *outer)
     covers = _covers(joined)
-    yield [units[:, cover].ravel() for cover in covers], (len(covers[0]) * between,)
+    if len(covers[0]) > 1:
+        yield [units[:, cover].ravel() for cover in covers], (len(covers[0]) * between,)
 
 
 def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
@@ -312,6 +313,11 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
         return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
     if part.size > _MOST_BYTES:
         return f"at most {_MOST_BYTES} bytes, not {part.size}"
+    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
+    if len(part.group) < topology.npus and joined.any():
+        return f"all {topology.npus} NPUs as members, or switches between all of them"
+    if topology.switches and topology.forwarding != "cut_through":
+        return "switches that cut through, on which no chunk waits"
     return "sums that take no time" if topology.reduce_bandwidth_Bps else ""
 
 
