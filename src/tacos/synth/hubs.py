@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "hubs"]
 
-_MOST_MEMBERS = 64
+_MOST_MEMBERS, _MOST_SUMMING = 64, 32
+"""Largest number of members, and of members of an all-reduce: for more, its sets of hubs take too long to try."""
 _MOST_BYTES = 1_000_000
 _MOST_NEIGHBOURS = 6
 """Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
@@ -64,7 +65,7 @@ def hubs(
 
     Args:
         topology: Any network; among some of its NPUs, one in which only switches join NPUs.
-        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 64 NPUs.
+        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 1 MB.
         seed: Varies the order in which chunks are laid again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
@@ -309,8 +310,9 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     (part,) = collective.parts
     if needed := requirements.listed_kinds(part, lambda kind: kind.spreads and not kind.rooted):
         return needed
-    if not 2 <= len(part.group) <= _MOST_MEMBERS:
-        return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
+    most = _MOST_SUMMING if kind_of(part).two_phases else _MOST_MEMBERS
+    if not 2 <= len(part.group) <= most:
+        return f"2 to {most} members, not {len(part.group)}"
     if part.size > _MOST_BYTES:
         return f"at most {_MOST_BYTES} bytes, not {part.size}"
     joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
