@@ -86,9 +86,19 @@ def test_any_network_and_group(network, data):
     checked(network, co.named(kind, network, 1000, group=group, chunks=chunks))
 
 
+def test_one_round_among_many():
+    """72 NPUs on a switch, 700 ns, 900 GB/s: 71 KB enter each in 79 ns; of 72 chunks, 368,064 transfers."""
+    rack = tp.nvl72(1)
+    schedule = exchange(rack, co.all_reduce(rack, "1KB", chunks=1))
+    assert schedule.provenance["stages"] == [72]
+    assert schedule.time_s == pytest.approx(0.779e-6, rel=0.01)
+    fewer = exchange(rack, co.all_reduce(rack, "1KB", chunks=1), most_transfers=100_000)
+    assert fewer.transfers <= 100_000
+
+
 def test_refusals():
-    with pytest.raises(ValueError, match="2 to 128 members, not 129"):
-        exchange(tp.ring(129), co.all_reduce(129, "1KB"))
+    with pytest.raises(ValueError, match="2 to 144 members, not 145"):
+        exchange(tp.ring(145), co.all_reduce(145, "1KB"))
     with pytest.raises(ValueError, match="at most 1000000 bytes, not 2000000"):
         exchange(tp.ring(4), co.all_reduce(4, "2MB"))
     with pytest.raises(ValueError, match="not broadcast"):

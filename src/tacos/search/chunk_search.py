@@ -81,6 +81,8 @@ class ChunkSearch:
             "within": question.sketch,
             "memory": self.memory(engine),
         } | self.patience()
+        if self.judge.target != "schedule":
+            values["most_transfers"] = MOST_RUN  # more could not be judged
         if not engine.random_starts:
             return engine(question.topology, collective, **(engine.supplied(values) | options))
         trials = options.get("trials", question.effort.trials)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos.errors import nearest
-from tacos.synth import balanced, baselines, exchange, forest, greedy, milp, symmetric
+from tacos.synth import balanced, baselines, exchange, forest, greedy, hubs, milp, symmetric
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -28,6 +28,7 @@ ENGINES: dict[str, Engine] = {
         forest.ENGINE,
         greedy.ENGINE,
         exchange.ENGINE,
+        hubs.ENGINE,
         milp.ENGINE,
         *baselines.RECORDS,
     )

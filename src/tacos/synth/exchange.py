@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "exchange"]
 
-_MOST_MEMBERS = 128
-_MOST_TRANSFERS = 100_000
-"""Largest number of transfers of a plan with one chunk; more take too long to synthesize for so few bytes."""
+_MOST_MEMBERS = 144
+_FEW_TRANSFERS, _MOST_TRANSFERS, _MANY = 100_000, 400_000, 64
+"""Largest number of transfers of a plan with one chunk, among up to this many members and among more; more take too long to
+synthesize for so few bytes."""
 _MOST_BYTES = 1_000_000
 """Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
@@ -73,6 +74,7 @@ def exchange(
     topology: Topology,
     collective: Collective,
     *,
+    most_transfers: int = _MOST_TRANSFERS,
     memory: dict[str, Any] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
@@ -80,7 +82,8 @@ def exchange(
 
     Args:
         topology: Any network.
-        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 128 NPUs.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 144 NPUs.
+        most_transfers: The largest number of transfers of a plan with one chunk for each member.
         memory: Plans made before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -95,7 +98,7 @@ def exchange(
     (part,) = resolved.parts
     known = {} if memory is None else memory
     if "plans" not in known:
-        known["plans"] = _best_plans(topology, part)
+        known["plans"] = _best_plans(topology, part, most_transfers)
     found: list[tuple[Schedule, _Plan]] = []
     refused = None
     for plan in known["plans"]:
@@ -192,12 +195,13 @@ class _Ways:
         return np.bincount(used, minlength=self.topology.links).astype(float)
 
 
-def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
+def _best_plans(topology: Topology, part: CollectivePart, most: int) -> list[_Plan]:
     """Return the plans with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
     The last plan only scatters and gathers, so that no sum can arrive too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
+    most = min(most, _FEW_TRANSFERS if n <= _MANY else _MOST_TRANSFERS)
     # Plans with equal costs are nearly the same.
     found: dict[tuple[float, float], _Plan] = {}
     scattering: dict[tuple[float, float], _Plan] = {}
@@ -210,7 +214,7 @@ def _best_plans(topology: Topology, part: CollectivePart) -> list[_Plan]:
                 for scattered in range(0 if both else len(digits), len(digits) + 1):
                     cost = _cost_ps(costs, digits, scattered, size, 2 if both else 1)
                     plan = _Plan(digits, scattered, members, ways)
-                    if _transfers(digits, scattered) <= _MOST_TRANSFERS:
+                    if _transfers(digits, scattered) <= most:
                         found.setdefault(cost, plan)
                 scattering.setdefault(cost, plan)
     timed = _TIMED if n <= _MOST_ORDERED else _KEPT

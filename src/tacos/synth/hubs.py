@@ -1,0 +1,326 @@
+"""The hubs engine: collectives of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
+
+A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
+neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
+cross their narrow ports once. This module chooses sets of hubs; the core (``cpp/synth/hubs.hpp`` has the method) lays the
+chunks one after the other into the gaps that are left, and then lays late ones again. All-gathers and reduce-scatters are laid in the
+same way; the only hub of a block is the member that has or gets it.
+"""
+
+from __future__ import annotations
+
+import json
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacos._core import meet_at_hubs
+from tacos.collective import kind_of
+from tacos.errors import InfeasibleError
+from tacos.synth import requirements
+from tacos.synth.engine import Engine
+from tacos.synth.phases import in_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tacos._core import Collective, CollectivePart, Schedule, Topology
+
+__all__ = ["ENGINE", "hubs"]
+
+_MOST_MEMBERS, _MOST_SUMMING = 64, 32
+"""Largest number of members, and of members of an all-reduce: for more, its sets of hubs take too long to try."""
+_MOST_BYTES = 1_000_000
+_MOST_NEIGHBOURS = 6
+"""Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
+_MANY = 32
+"""Members beyond which only hubs use switches, where links join the others."""
+_MOST_SETS = 48
+_WIDE = 1.25
+"""Hubs may take this much longer than the best if nothing else is on its way: more of them share the load."""
+_KEPT = 2
+_HOPS, _SPREAD_HOPS = 1_000_000, 2_000_000
+"""Hops that the core looks at to lay chunks again, for each list of hubs, and where each chunk only spreads: a tenth of a second or two."""
+_FAMILIES, _LAID = 6, 6.0
+"""How many lists of hubs are tried, and how often the core lays a chunk for each."""
+_HOP_US, _LAY_US, _PAIR_US = 0.04, 0.12, 3.0
+"""Microseconds to look at a hop, to lay a chunk, per hop, and to measure the way between two members (measured; sums count twice)."""
+
+_Set = tuple[list[int], list[int], bool]
+"""Hubs, the sizes of the groups in which they exchange, stage by stage, and whether only they use switches."""
+
+
+def hubs(
+    topology: Topology,
+    collective: Collective,
+    *,
+    seed: int = 0,
+    memory: dict[str, Any] | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
+    """Collect every chunk at a few NPUs, exchange there, and spread it.
+
+    Args:
+        topology: Any network; among some of its NPUs, one in which only switches join NPUs.
+        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 1 MB.
+        seed: Varies the order in which chunks are laid again.
+        memory: Sets of hubs found before, for this network, group and size; new ones are added.
+        progress: Called from time to time with the share of the work done.
+
+    >>> import tacos
+    >>> line = tacos.topology.mesh(4, bandwidth="1GB/s", latency="1us")
+    >>> schedule = hubs(line, tacos.collective.all_reduce(line, "4B", chunks=1))
+    >>> schedule.time_ps // 10**6     # one hop to the middle, one between NPUs 1 and 2, and one back
+    3
+    """
+    ENGINE.check(topology, collective)
+    resolved = collective if collective.resolved else collective.with_chunks(1)
+    (part,) = resolved.parts
+    known = {} if memory is None else memory
+
+    def solve(network: Topology, problem: Collective, sets: list[_Set], hops: int) -> Schedule:
+        provenance = {"engine": ENGINE.name, "seed": seed}
+        if sets[0][0]:
+            provenance |= {"hubs": len(sets[0][0]), "stages": sets[0][1]}
+        return meet_at_hubs(
+            network,
+            problem,
+            sets,
+            seed=seed,
+            hops=hops,
+            provenance=json.dumps(provenance),
+            progress=progress,
+        )
+
+    if not kind_of(part).two_phases:
+        # The hub is the member that has or gets a block.
+        sets: list[_Set] = [([], [], only) for only in {False, *_modes(topology, 1)}]
+
+        def spread(network: Topology, problem: Collective) -> Schedule:
+            return solve(network, problem, sets, _SPREAD_HOPS)
+
+        return in_phases(topology, resolved, spread, progress=progress)
+
+    def tried(sets: list[_Set], hops: int) -> Schedule | None:
+        try:
+            return solve(topology, resolved, sets, hops)
+        except InfeasibleError:  # these hubs have no hops to each other, or send too late
+            return None
+
+    if "families" not in known:
+        timed = [(tried(sets, 0), sets) for sets in _families(topology, part)]
+        met = [(one.time_ps, i) for i, (one, _) in enumerate(timed) if one is not None]
+        known["families"] = [timed[i][1] for _, i in sorted(met)[:_KEPT]]
+    found = [one for sets in known["families"] if (one := tried(sets, _HOPS)) is not None]
+    if not found:
+        raise InfeasibleError("the members do not reach each other over members and switches")
+    return min(found, key=lambda one: one.time_ps)
+
+
+def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
+    """Yield lists of similar sets of hubs: those that take least if nothing else is on its way, and wider lists."""
+    group = part.group
+    hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1))
+    far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
+    modes = _modes(topology, len(group))
+    for units, most in _units(latency):
+        inside = latency[np.ix_(units[0], units[0])] <= most
+        for choices, stages in _choices(units, inside & inside.T):
+            meeting = [_meeting_ps(hop[np.ix_(one, one)], stages) for one in choices]
+            found: list[tuple[float, _Set]] = []
+            for ways, only_hubs in ((far, False), (near, True)):
+                if only_hubs not in modes:
+                    continue
+                found += [
+                    (
+                        float(ways[:, one].min(axis=1).max() + ways[one].min(axis=0).max() + more),
+                        (group[one].tolist(), list(stages), only_hubs),
+                    )
+                    for one, more in zip(choices, meeting, strict=True)
+                ]
+            yield from _near(found)
+
+
+def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
+    """Whether only hubs may use switches: no, if there are no other links; yes, if many members would have too many hops; or both."""
+    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
+    if not topology.switches or not joined.any():
+        return (False,)
+    return (True,) if members > _MANY else (False, True)
+
+
+def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
+    """Yield the sets that take least, and wider lists: of all sets, and of those in which only hubs use switches."""
+    last: list[_Set] = []
+    for some in (found, [one for one in found if one[1][2]]):
+        least = min((time for time, _ in some), default=np.inf)
+        for limit in (1.0001, _WIDE):
+            near = [one for time, one in some if time <= limit * least < np.inf]
+            near = near[:: -(-len(near) // _MOST_SETS) or 1]
+            if near and near != last:
+                last = near
+                yield near
+
+
+def _ways(hop: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The times of the quickest ways, hop after hop."""
+    far = hop.copy()
+    np.fill_diagonal(far, 0)
+    for k in range(len(far)):
+        far = np.minimum(far, far[:, k, None] + far[None, k])
+    return far
+
+
+def _hops(
+    topology: Topology, group: NDArray[np.int32], bytes_: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """The times and latencies of the quickest hops between members, infinite if there is none, and whether a link joins them.
+
+    A hop goes over a link or through switches.
+    """
+    leaving: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.nodes)]
+    columns = (
+        topology.link_src,
+        topology.link_dst,
+        topology.link_latency_ps,
+        topology.link_bandwidth_Bps,
+    )
+    for start, end, latency, speed in zip(*(column.tolist() for column in columns), strict=True):
+        leaving[start].append((end, latency, bytes_ * 10**12 // speed))
+    number = {npu: i for i, npu in enumerate(group.tolist())}
+    times, latencies = (np.full((len(number),) * 2, np.inf) for _ in range(2))
+    straight = np.zeros(times.shape, bool)
+    for npu, i in number.items():
+        straight[i, [number[end] for end, *_ in leaving[npu] if end in number]] = True
+        seen = set[int]()
+        queue = [(0, 0, 0, npu)]
+        while queue:
+            time, latency, slowest, node = heappop(queue)
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in number:
+                times[i, number[node]], latencies[i, number[node]] = time, latency
+            if node < topology.npus and node != npu:
+                continue
+            for end, more, busy in leaving[node]:
+                if end not in seen:
+                    slower = max(slowest, busy)
+                    heappush(queue, (latency + more + slower, latency + more, slower, end))
+    return times, latencies, straight
+
+
+def _units(latency: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int64], float]]:
+    """Yield the members as rows of equally many within some latency of each other: boxes, racks, and all of them."""
+    n = last = len(latency)
+    for most in np.unique(latency[np.isfinite(latency)]).tolist():
+        near = (latency <= most) | (most >= latency.T)
+        label = np.arange(n)
+        while True:
+            lower = np.where(near, label, n).min(axis=1)
+            if (lower == label).all():
+                break
+            label = lower
+        labels, counts = np.unique(label, return_counts=True)
+        if len(labels) < last and (counts == counts[0]).all():
+            last = len(labels)
+            yield np.array([np.flatnonzero(label == one) for one in labels]), most
+
+
+def _choices(
+    units: NDArray[np.int64], joined: NDArray[np.bool_]
+) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...]]]:
+    """Yield sets of hubs at the same places of all units, and the stages in which they exchange, within units first.
+
+    Args:
+        units: Rows of members.
+        joined: Which of the first unit's members have hops to each other.
+    """
+    between, size = units.shape
+    outer = (between,) if between > 1 else ()
+    yield list(units.T), outer
+    if between > 2:  # any unit's hub may add up
+        yield [np.roll(places, -first) for places in units.T for first in range(between)], ()
+    if joined.sum() - size > _MOST_NEIGHBOURS * size:
+        return
+    pairs = [[i, j] for i in range(size) for j in range(i + 1, size) if joined[i, j]]
+    yield [units[:, pair].ravel() for pair in pairs], (2, *outer)
+    if between > 1:
+        yield [units[:, pair].ravel() for pair in pairs], (2 * between,)
+    squares = [
+        [i, j, k, end]
+        for i, j in pairs
+        for k in range(j + 1, size)
+        for end in range(i + 1, size)
+        if joined[i, k] and joined[j, end] and joined[k, end] and end not in (j, k)
+    ]
+    yield [units[:, square].ravel() for square in squares], (2, 2, *outer)
+    covers = _covers(joined)
+    if len(covers[0]) > 1:
+        yield [units[:, cover].ravel() for cover in covers], (len(covers[0]) * between,)
+
+
+def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
+    """Sets of few members that all others of a unit have hops to, as different as possible."""
+    near = joined | np.eye(len(joined), dtype=bool)
+    used = np.zeros(len(near))
+    covers = []
+    for first in range(len(near)):
+        cover, left = [first], ~near[first]
+        while left.any():
+            gain = (near & left).sum(axis=1)
+            cover.append(int(np.lexsort((used, -gain))[0]))
+            left &= ~near[cover[-1]]
+        used[cover] += 1
+        covers.append(cover)
+    least = min(map(len, covers))
+    return [cover for cover in covers if len(cover) == least]
+
+
+def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
+    """The time in which hubs with these hops between them exchange, stage by stage or at the first of them."""
+    if not stages:
+        return float(hop[1:, 0].max(initial=0) + hop[0, 1:].max(initial=0))
+    number, time, stride = np.arange(len(hop)), 0.0, 1
+    for size in stages:
+        alike = number - number // stride % size * stride  # the first of the group
+        time += float(hop[alike[:, None] == alike].max())
+        stride *= size
+    return time
+
+
+def _work(topology: Topology, collective: Collective, again: bool) -> float:
+    (part,) = collective.parts
+    members = len(part.group)
+    many = topology.switches and False in _modes(topology, members)
+    hops = topology.links + (members**2 if many else 0)
+    laying = _LAY_US * hops * members * part.chunks
+    if not kind_of(part).two_phases:
+        return laying + _HOP_US * _SPREAD_HOPS
+    laying *= _LAID * (_KEPT if again else _FAMILIES)
+    return laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
+
+
+def _obstacle(topology: Topology, collective: Collective) -> str:
+    if needed := requirements.one_part(collective):
+        return needed
+    (part,) = collective.parts
+    if needed := requirements.listed_kinds(part, lambda kind: kind.spreads and not kind.rooted):
+        return needed
+    most = _MOST_SUMMING if kind_of(part).two_phases else _MOST_MEMBERS
+    if not 2 <= len(part.group) <= most:
+        return f"2 to {most} members, not {len(part.group)}"
+    if part.size > _MOST_BYTES:
+        return f"at most {_MOST_BYTES} bytes, not {part.size}"
+    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
+    if len(part.group) < topology.npus and joined.any():
+        return f"all {topology.npus} NPUs as members, or switches between all of them"
+    if topology.switches and topology.forwarding != "cut_through":
+        return "switches that cut through, on which no chunk waits"
+    return "sums that take no time" if topology.reduce_bandwidth_Bps else ""
+
+
+ENGINE = Engine(name="hubs", solve=hubs, obstacle=_obstacle, work=_work)

@@ -1,0 +1,101 @@
+"""The hubs engine: times by hand, pipelines through narrow ports, one order of sums."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos import collective as co
+from tacos import topology as tp
+from tacos.synth import ENGINES
+from tests.support import strategies
+
+hubs = ENGINES["hubs"]
+
+
+def checked(network, coll):
+    schedule = hubs(network, coll)
+    report = tacos.verify(schedule)
+    assert report.ok, report.lines()
+    assert report.consistent
+    assert schedule.time_ps >= tacos.bound(network, coll).time_ps
+    return schedule
+
+
+def test_two_hubs_in_the_middle_of_a_line():
+    """Six NPUs in a line, 1 us: two hops to NPUs 2 and 3, one between them, two back; one hub would take six.
+
+    The six blocks of 1 B at 1 GB/s follow each other over the links in the middle, within their 5 us + 5·1 ns.
+    """
+    line = tp.mesh(6, bandwidth="1GB/s", latency="1us")
+    schedule = checked(line, co.all_reduce(line, "6B", chunks=1))
+    assert schedule.provenance["hubs"] == 2
+    assert 5_005_000 <= schedule.time_ps <= 5_010_000 + 5_000
+
+
+def test_a_clique_has_one_hub_or_pairs():
+    """Every NPU of a clique is next to all others: a set that all have hops to is one NPU, which exchanges with nobody."""
+    clique = tp.fully_connected(6)
+    checked(clique, co.all_reduce(clique, "1MB", chunks=2))
+
+
+def test_chunks_do_not_wait_for_each_other():
+    """Two boxes of two, 8 KB. In a box 10 GB/s without latency; between boxes one port of 1 GB/s and 1 us.
+
+    Through the port go 8 us of bytes, and 1 us. Only the first chunk's 250 B are summed before that and only the last
+    one's are copied after it, in 25 ns each: the others are summed and copied while the port is busy.
+    """
+    boxes = [(0, 1), (2, 3)]
+    links = [(a, b, "10GB/s", 0) for box in boxes for a, b in (box, box[::-1])]
+    links += [(a, 4, "10GB/s", 0) for a in boxes[0]] + [(4, a, "10GB/s", 0) for a in boxes[0]]
+    links += [(a, 5, "10GB/s", 0) for a in boxes[1]] + [(5, a, "10GB/s", 0) for a in boxes[1]]
+    links += [(4, 5, "1GB/s", "1us"), (5, 4, "1GB/s", "1us")]
+    pair = tp.from_links(4, links, switches=2)
+    schedule = checked(pair, co.all_reduce(pair, "8KB", chunks=8))
+    assert schedule.time_ps == 9_050_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "size", "most"),
+    [("mi250:1", "16KB", 1.1), ("ndv2:2", "16KB", 1.15)],
+)
+def test_machines(spec, size, most):
+    """Near the bound where exchanges of all members take up to 1.6 times as long."""
+    network = tp.parse(spec)
+    coll = co.all_reduce(network, size)
+    schedule = checked(network, co.all_reduce(network, size, chunks=4))
+    assert schedule.time_s < most * tacos.bound(network, coll).time_s
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_blocks_enter_a_box_where_they_are_spread_soonest(kind):
+    """64 KB on two MI250 boxes: some blocks enter a box once and spread there, others enter it often."""
+    boxes = tp.mi250(2)
+    coll = co.named(kind, boxes, "64KB", chunks=1)
+    assert checked(boxes, coll).time_s < 1.15 * tacos.bound(boxes, coll).time_s
+
+
+def test_what_it_needs():
+    ring = tp.ring(4)
+    with pytest.raises(ValueError, match="at most 1000000 bytes"):
+        hubs(ring, co.all_reduce(ring, "2MB"))
+    with pytest.raises(ValueError, match="all 4 NPUs as members"):
+        hubs(ring, co.all_reduce(ring, "1KB", group=[0, 2]))
+    with pytest.raises(ValueError, match="all-reduce"):
+        hubs(ring, co.broadcast(ring, "1KB"))
+
+
+@settings(max_examples=15)
+@given(strategies.random_topologies(max_npus=6), st.data())
+def test_any_network_and_group(network, data):
+    """Right on every network, above the bound, and the same again."""
+    group = data.draw(st.permutations(range(network.npus)))[: data.draw(st.integers(2, 6))]
+    chunks = data.draw(st.integers(1, 3))
+    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
+    coll = co.named(kind, network, 1000, group=group, chunks=chunks)
+    if hubs.obstacle(network, coll):
+        return
+    schedule = checked(network, coll)
+    assert schedule == hubs(network, coll)
