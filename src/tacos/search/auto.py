@@ -80,8 +80,8 @@ class Auto:
             matches: Whether to look at matched ports, too.
         """
         if (quick := self._near_enough()) is not None:
-            times = {quick.schedule.engine: quick.time_ps * 1e-12}
-            return noted(quick, {"best_of": times, "not_tried": self.left_out}).schedule
+            only = {quick.schedule.engine: quick.time_ps * 1e-12}
+            return noted(quick, {"best_of": only, "not_tried": self.left_out}).schedule
         whole = self.budget.total
         self.budget.total *= 1 - _REFINING if refines else 1
         matching = matched_ports(self.question.topology) if matches else None
@@ -100,10 +100,8 @@ class Auto:
 
     def _near_enough(self) -> Answer | None:
         """Return the answer of an engine that is asked alone where it comes near the bound, if there is one."""
-        question, names = (
-            self.question,
-            applicable(self.question.topology, self.question.collective),
-        )
+        question = self.question
+        names = applicable(question.topology, question.collective)
         alone = [name for name in names if ENGINES[name].enough > 0]
         if not alone or question.effort.units > 1 or question.sketch is not None:
             return None
