@@ -108,8 +108,7 @@ def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
         return tacos.synthesize(*problem, engine=engine, **options)
 
     monkeypatch.setattr(module, "synthesize", synthesize)
-    table = tacos.tune(network, "reduce_scatter", "1000B:2000B")
-    assert table.ranges[0].engine == "milp"
+    tacos.tune(network, "reduce_scatter", "1000B:2000B")
     assert asked
     for options in asked:
         assert "time_limit" not in options

@@ -119,7 +119,7 @@ def test_auto_asks_trees_again_that_were_slow_with_one_chunk():
 def test_auto_refines_what_gains_most():
     """Of the trees' schedule, which is slower at first, refining makes the faster one."""
     box = tp.mi250(1)
-    collective = tacos.collective.all_gather(box, "1MB", chunks=16)
+    collective = tacos.collective.all_gather(box, "1100KB", chunks=16)
     trees, greedy = (
         tacos.synthesize(box, collective, engine=name).time_ps for name in ("forest", "greedy")
     )

@@ -104,5 +104,5 @@ def test_other_networks_are_left_to_other_engines():
 def test_auto_takes_it_for_skewed_sizes():
     boxes = tp.dgx_a100(2)
     sizes = matrices(16, 2_000_000)["one sends"]
-    best = tacos.synthesize(boxes, co.all_to_all_v(boxes, sizes), effort="fast", refine=False)
+    best = tacos.synthesize(boxes, co.all_to_all_v(boxes, sizes), target="schedule")
     assert best.engine == "balanced"
