@@ -108,7 +108,8 @@ def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
         return tacos.synthesize(*problem, engine=engine, **options)
 
     monkeypatch.setattr(module, "synthesize", synthesize)
-    tacos.tune(network, "reduce_scatter", "1000B:2000B")
+    table = tacos.tune(network, "all_reduce", "1000B:2000B")
+    assert "milp" in {one.engine for one in table.ranges}
     assert asked
     for options in asked:
         assert "time_limit" not in options
