@@ -38,7 +38,7 @@ def test_two_hubs_in_the_middle_of_a_line():
 def test_a_clique_has_one_hub_or_pairs():
     """Every NPU of a clique is next to all others: a set that all have hops to is one NPU, which exchanges with nobody."""
     clique = tp.fully_connected(6)
-    checked(clique, co.all_reduce(clique, "1MB", chunks=2))
+    checked(clique, co.all_reduce(clique, "256KB", chunks=2))
 
 
 def test_chunks_do_not_wait_for_each_other():
@@ -79,7 +79,7 @@ def test_blocks_enter_a_box_where_they_are_spread_soonest(kind):
 
 def test_what_it_needs():
     ring = tp.ring(4)
-    with pytest.raises(ValueError, match="at most 1000000 bytes"):
+    with pytest.raises(ValueError, match="at most 256000 bytes"):
         hubs(ring, co.all_reduce(ring, "2MB"))
     with pytest.raises(ValueError, match="all 4 NPUs as members"):
         hubs(ring, co.all_reduce(ring, "1KB", group=[0, 2]))

@@ -33,7 +33,8 @@ __all__ = ["ENGINE", "hubs"]
 
 _MOST_MEMBERS, _MOST_SUMMING = 64, 32
 """Largest number of members, and of members of an all-reduce: for more, its sets of hubs take too long to try."""
-_MOST_BYTES = 1_000_000
+_MOST_BYTES = 256_000
+"""Larger collectives take the engine long, and bandwidth counts more than hops there."""
 _MOST_NEIGHBOURS = 6
 """Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
 _MANY = 32
@@ -65,7 +66,7 @@ def hubs(
 
     Args:
         topology: Any network; among some of its NPUs, one in which only switches join NPUs.
-        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 1 MB.
+        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 256 kB.
         seed: Varies the order in which chunks are laid again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
