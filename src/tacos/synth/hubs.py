@@ -66,7 +66,7 @@ def hubs(
 
     Args:
         topology: Any network; among some of its NPUs, one in which only switches join NPUs.
-        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 256 kB.
+        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 256 KB.
         seed: Varies the order in which chunks are laid again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
