@@ -8,6 +8,7 @@ import pytest
 import tacos
 from tacos._core import channel_routes
 from tacos.execution import execution
+from tacos.runtime.dispatch.placement import rerouted
 from tacos.runtime.healing.judgement import Pair, links_of
 from tacos.simulate.programs import program_routes
 
@@ -66,3 +67,35 @@ def test_a_slow_link_is_blamed_on_the_channel_that_takes_it():
     topo = rails(4, "1GB/s", "1GB/s")
     assert links_of(topo, [0, 1, 2, 3], Pair(1, 2, 0)) == [4, 9]
     assert links_of(topo, [3, 2, 1, 0], Pair(2, 1, 3)) == [6, 11]
+
+
+@pytest.mark.parametrize("dead", [[3], [7], [2, 11]])
+def test_what_is_left_keeps_to_living_links(dead):
+    """Two hosts with three links each to one switch: of up and down links, any may die."""
+    links = [
+        (*ends, "1GB/s", "1us")
+        for host in (0, 1)
+        for _ in range(3)
+        for ends in ((host, 2), (2, host))
+    ]
+    whole = tacos.topology.from_links(2, links, switches=1)
+    kept = [link for link in range(whole.links) if link not in dead]
+    left = tacos.topology.drop_links(whole, *dead)
+    wanted = tacos.collective.all_to_all(left, "8MB", chunks=4)
+    program = rerouted(
+        tacos.lower(tacos.synthesize(left, wanted, engine="greedy")), left, whole, kept
+    )
+    assert tacos.verify(program).ok
+    sends = program.thread_send_peer >= 0
+    ways = list(
+        zip(
+            program.thread_rank[sends].tolist(),
+            program.thread_send_peer[sends].tolist(),
+            program.thread_channel[sends].tolist(),
+            strict=True,
+        )
+    )
+    assert len(set(ways)) == len(ways)
+    for src, dst, channel in ways:
+        routes = channel_routes(whole, src, dst)
+        assert set(routes[channel % len(routes)]) <= set(kept)

@@ -103,8 +103,15 @@ class Laying {
     }
     const std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
     const auto step = dense_rank(start);
-    return with_starts(collective_, hops_, {route, chunk, step, op, reads}, start,
-                       std::move(provenance), progress);
+    const Order order{route, chunk, step, op, reads};
+    auto found = at_starts(collective_, hops_, order, start, provenance);
+    if (found) return std::move(*found);
+    // What a hub has summed when it sends depends on the starts, which other rules would not keep.
+    if (std::find(op.begin(), op.end(), static_cast<std::uint8_t>(Op::reduce)) != op.end()) {
+      throw InfeasibleError(
+          "the schedule takes too long for its times to be kept to the picosecond");
+    }
+    return retime(collective_, hops_, order, std::move(provenance), progress);
   }
 
  private:

@@ -486,10 +486,9 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
                   std::move(provenance));
 }
 
-Schedule with_starts(std::shared_ptr<const Collective> collective,
-                     std::shared_ptr<const Routes> routes, const Order& order,
-                     std::span<const Time> starts, std::string provenance,
-                     const Progress& progress) {
+std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& collective,
+                                  const std::shared_ptr<const Routes>& routes, const Order& order,
+                                  std::span<const Time> starts, const std::string& provenance) {
   const Time latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
   std::vector<Item> rows(starts.size());
   std::iota(rows.begin(), rows.end(), Item{0});
@@ -499,14 +498,21 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
     quantum = rounding_quantum(latest);
     rounded = rounded_up(*collective, *routes, order, starts, quantum);
     if (!rounded || *std::max_element(rounded->begin(), rounded->end()) / quantum > kLargestStart) {
-      return retime(std::move(collective), std::move(routes), order, std::move(provenance),
-                    progress);
+      return std::nullopt;
     }
     starts = *rounded;
   }
-  auto transfers = pack(*routes, order, rows, starts, quantum);
-  return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,
-                  std::move(provenance));
+  return Schedule(collective, routes, pack(*routes, order, rows, starts, quantum), std::nullopt,
+                  provenance);
+}
+
+Schedule with_starts(std::shared_ptr<const Collective> collective,
+                     std::shared_ptr<const Routes> routes, const Order& order,
+                     std::span<const Time> starts, std::string provenance,
+                     const Progress& progress) {
+  auto found = at_starts(collective, routes, order, starts, provenance);
+  if (found) return std::move(*found);
+  return retime(std::move(collective), std::move(routes), order, std::move(provenance), progress);
 }
 
 }  // namespace tacos

@@ -45,9 +45,15 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
 
 // A schedule of the same order whose starts are known, one per transfer; all its routes have one leg.
 // If the starts share no quantum that fits 32 bits, they are rounded up to one, in their order.
+// Where rounding would change what a transfer reads, the order is timed anew (retime).
 Schedule with_starts(std::shared_ptr<const Collective> collective,
                      std::shared_ptr<const Routes> routes, const Order& order,
                      std::span<const Time> starts, std::string provenance,
                      const Progress& progress);
+
+// The same, but nothing where the order would have to be timed anew: for sums that depend on their starts.
+std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& collective,
+                                  const std::shared_ptr<const Routes>& routes, const Order& order,
+                                  std::span<const Time> starts, const std::string& provenance);
 
 }  // namespace tacos

@@ -99,3 +99,10 @@ def test_any_network_and_group(network, data):
         return
     schedule = checked(network, coll)
     assert schedule == hubs(network, coll)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_slow_networks(chunks):
+    """Times beyond 4.3 ms do not fit a schedule to the picosecond; what a hub has summed must not change by rounding."""
+    line = tp.mesh(5, bandwidth="12.5MB/s", latency="100us")
+    checked(line, co.all_reduce(line, "255001B", chunks=chunks))

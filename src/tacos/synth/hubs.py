@@ -108,7 +108,9 @@ def hubs(
     def tried(sets: list[_Set], hops: int) -> Schedule | None:
         try:
             return solve(topology, resolved, sets, hops)
-        except InfeasibleError:  # these hubs have no hops to each other, or send too late
+        except (
+            InfeasibleError
+        ):  # these hubs have no hops to each other, or their times cannot be kept
             return None
 
     if "families" not in known:
@@ -117,7 +119,10 @@ def hubs(
         known["families"] = [timed[i][1] for _, i in sorted(met)[:_KEPT]]
     found = [one for sets in known["families"] if (one := tried(sets, _HOPS)) is not None]
     if not found:
-        raise InfeasibleError("the members do not reach each other over members and switches")
+        raise InfeasibleError(
+            "the hubs engine found no schedule: the members do not reach each other over members and switches, "
+            "or the network is so slow that times do not fit a schedule to the picosecond; use another engine"
+        )
     return min(found, key=lambda one: one.time_ps)
 
 

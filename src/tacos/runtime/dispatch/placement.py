@@ -243,17 +243,26 @@ def rerouted(program: Program, network: Topology, whole: Topology, links: Sequen
     """
     src = np.where(program.thread_send_peer >= 0, program.thread_rank, program.thread_recv_peer)
     dst = np.where(program.thread_send_peer >= 0, program.thread_send_peer, program.thread_rank)
-    channels = program.thread_channel.copy()
-    for at, (s, d, channel) in enumerate(
-        zip(src.tolist(), dst.tolist(), channels.tolist(), strict=True)
-    ):
-        if min(s, d) < 0 or not (ways := channel_routes(whole, s, d)):
-            continue
-        now = channel_routes(network, s, d) or [routes(network, pairs=([s], [d])).links.tolist()]
-        route = [links[link] for link in now[channel % len(now)]]
-        if route in ways:
-            channels[at] = ways.index(route) + len(ways) * (channel // len(now))
-    return replaced(program, thread_channel=channels)
+    kept = set(links)
+    connections = list(
+        zip(src.tolist(), dst.tolist(), program.thread_channel.tolist(), strict=True)
+    )
+    new: dict[tuple[int, int, int], int] = {}
+    taken: set[tuple[int, int, int]] = set()
+    for s, d, channel in sorted({one for one in connections if min(one) >= 0}):
+        number = channel
+        if ways := channel_routes(whole, s, d):
+            now = channel_routes(network, s, d)
+            now = now or [routes(network, pairs=([s], [d])).links.tolist()]
+            route = [links[link] for link in now[channel % len(now)]]
+            # A route that no channel takes in the whole network: over one that is left, if there is any.
+            good = [i for i, way in enumerate(ways) if kept.issuperset(way)] or [channel]
+            number = ways.index(route) if route in ways else good[channel % len(good)] % len(ways)
+            while (s, d, number) in taken:
+                number += len(ways)
+            taken.add((s, d, number))
+        new[s, d, channel] = number
+    return replaced(program, thread_channel=[new.get(one, one[2]) for one in connections])
 
 
 def _renumbered(
