@@ -36,7 +36,7 @@ _HUB_PORT = 7800
 _BURST = 2 << 20
 """Bytes that a switch's socket should hold: eight workers' pools of 128 packets of 1,500 bytes."""
 _EXTRAS = (
-    ("torch", "torch", "torch", "the backend of torch.distributed, gloo beside tacos run"),
+    ("torch", "torch", "torch", "the backend of torch.distributed, tacos run --against gloo"),
     ("mpi", "mpi4py", "mpi4py.MPI", "tacos run --mpi, tacos probe --mpi and sweeps --on mpi"),
     ("dask", "distributed", "distributed", "sweeps --on dask://scheduler:8786"),
     ("plot", "resvg_py", "resvg_py", "pictures as PNG; SVG needs nothing"),
@@ -172,7 +172,7 @@ def _backend() -> Check:
     if find_spec("torch") is None:
         return Check("torch backend", "missing", "needs torch", "pip install torch")
     if any(point.name == "tacos" for point in entry_points(group="torch.backends")):
-        return Check("torch backend", "ok", 'registered: torch knows init_process_group("tacos")')
+        return Check("torch backend", "ok", 'registered: init_process_group("tacos") works')
     return Check("torch backend", "broken", "not registered with torch", _REINSTALL)
 
 

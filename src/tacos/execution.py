@@ -163,7 +163,7 @@ def execution(
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
-        ValueError: A program without a topology, or a topology beside a schedule.
+        ValueError: A program without a topology, or a schedule with a topology.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")

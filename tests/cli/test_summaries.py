@@ -119,6 +119,13 @@ def test_usage_lines_name_their_arguments(verb, capsys):
     assert not re.search(r"default: (\(\)|\"\"|False\])|--empty-", said)
 
 
+@pytest.mark.parametrize("verb", [name for name in load() if not name.startswith("-")])
+def test_the_list_of_commands_has_one_sentence_for_each(verb):
+    first = load()[verb].help.split("\n\n")[0].strip()
+    assert "\n" not in first
+    assert len(first) <= 100
+
+
 def test_doctor_does_not_claim_a_backend_without_torch(monkeypatch):
     from tacos import doctor
 

@@ -64,7 +64,7 @@ def test_there_and_back(saved, schedule, tmp_path, capsys):
     assert program.provenance["protocol"] == "LL"
     call = ["convert", str(steps), str(back), "--topology", "ring:4", "--size", "4MB"]
     assert main(call) == 0
-    assert "assuming" not in capsys.readouterr().out
+    assert "assuming" not in capsys.readouterr().err
     assert tacos.verify(tacos.load(back)).ok
     assert tacos.load(back).collective == schedule.collective
     assert tacos.load(back).time_s == schedule.time_s
@@ -74,8 +74,10 @@ def test_without_a_topology_it_says_what_it_assumes(saved, tmp_path, capsys):
     steps, back = tmp_path / "ar.steps", tmp_path / "back.tacos"
     assert main(["convert", str(saved), str(steps), "--quiet"]) == 0
     assert main(["convert", str(steps), str(back)]) == 0
-    shown = capsys.readouterr().out
-    assert "assuming 4 NPUs, fully connected (--topology) and 4 MB (--size)" in shown
+    shown = capsys.readouterr()
+    assumed = "a fully connected network of 4 NPUs and 4 MB; set them with --topology and --size"
+    assert f"tacos: assuming {assumed}\n" in shown.err
+    assert "assuming" not in shown.out
     assert tacos.load(back).topology.family == "fully_connected"
 
 

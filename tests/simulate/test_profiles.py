@@ -185,13 +185,16 @@ def test_the_command_says_what_it_assumes_of_traces_and_programs(tmp_path, capsy
     tacos.save(schedule, tmp_path / "x.xml")
     profile = ["--profile", "astra-sim-aware"]
     assert main(["sim", str(tmp_path / "x.0.et"), *profile]) == 0
-    out = capsys.readouterr().out
-    assert "assuming 4 NPUs, fully connected (--topology)" in out
-    assert "--size" not in out
+    shown = capsys.readouterr()
+    network_line = "tacos: assuming a fully connected network of 4 NPUs; set it with --topology\n"
+    assert network_line in shown.err
+    assert "--size" not in shown.err
+    assert "assuming" not in shown.out
     assert main(["sim", str(tmp_path / "x.xml"), *profile]) == 0
-    out = capsys.readouterr().out
-    assert "assuming 1 MB (--size)" in out
-    assert "assuming 4 NPUs, fully connected (--topology)" in out
+    shown = capsys.readouterr()
+    assert "tacos: assuming 1 MB; set it with --size\n" in shown.err
+    assert network_line in shown.err
+    assert "assuming" not in shown.out
 
 
 def test_own_traces_may_be_run_with_another_size(tmp_path, capsys):

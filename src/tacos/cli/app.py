@@ -109,6 +109,18 @@ def algorithm_in(
     return loaded
 
 
+def _assuming(npus: int | None = None, size_bytes: int | None = None) -> None:
+    """Warn about the network and the size that a command takes for want of options."""
+    found = []
+    if npus is not None:
+        found.append((f"a fully connected network of {npus:,} NPUs", "--topology"))
+    if size_bytes is not None:
+        found.append((units.format_size(size_bytes), "--size"))
+    if found:
+        things, options = (" and ".join(words) for words in zip(*found, strict=True))
+        warn(f"assuming {things}; set {'it' if len(found) == 1 else 'them'} with {options}")
+
+
 def lifted(
     algorithm: Schedule | Program, network: Topology | None, size: str | None, silent: bool
 ) -> Schedule:
@@ -118,13 +130,10 @@ def lifted(
     with progress("lifting", silent) as report:
         schedule = tacos.lift(algorithm, network, size, progress=report)
     if not silent:
-        assumed = (
-            [] if network else [f"{schedule.topology.npus:,} NPUs, fully connected (--topology)"]
+        _assuming(
+            None if network else schedule.topology.npus,
+            schedule.collective.size_bytes if size is None else None,
         )
-        if size is None:
-            assumed.append(f"{units.format_size(schedule.collective.size_bytes)} (--size)")
-        if assumed:
-            print(f"assuming {' and '.join(assumed)}")
     return schedule
 
 
@@ -136,14 +145,14 @@ def exported(
     if size is None and named and not program.size_bytes:
         size = "1MB"
         if not silent:
-            print(f"assuming {units.format_size(units.size_bytes(size))} (--size)")
+            _assuming(size_bytes=units.size_bytes(size))
     return from_program(program, size, network)
 
 
 def assumed_network(npus: int, silent: bool) -> Topology:
     """Return the network of a workload where the caller has not named one."""
     if not silent:
-        print(f"assuming {npus:,} NPUs, fully connected (--topology)")
+        _assuming(npus)
     return tacos.topology.fully_connected(npus)
 
 

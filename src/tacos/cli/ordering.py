@@ -41,14 +41,16 @@ def reorder(
     size: Annotated[
         str | None,
         Parameter(
-            help="Buffer size such as 64MB; latency or bandwidth count these only. Default: 64MB, or latency."
+            help="Buffer size such as 64MB, or latency or bandwidth to count only that term. Default: 64MB; latency if the input "
+            "has no bandwidths."
         ),
     ] = None,
     hosts: Annotated[
         Path | None, Parameter(help="Host file of the job: its hosts in their present order.")
     ] = None,
     npus_per_host: Annotated[
-        int | None, Parameter(help="NPUs of a topology that form a host, if names do not tell.")
+        int | None,
+        Parameter(help="NPUs of a topology that form a host, if the names do not show it."),
     ] = None,
     slots: Annotated[
         int | None, Parameter(help="Ranks to start on each host, for the files.")

@@ -79,8 +79,10 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a schedule or a program for deadlocks, races, link conflicts and wrong results, or a workload for
-    deadlocks, messages without a partner and collectives that some rank never joins.
+    """Check a schedule, program or workload for deadlocks, races and wrong results.
+
+    Schedules are also checked for link conflicts, and workloads for messages
+    without a partner and collectives that some rank never joins.
 
     Example: tacos verify ar.tacos
     """
@@ -358,8 +360,11 @@ def info(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Summarize a file: time, bandwidth, provenance; or list the transfers of one NPU or link; or say which rank
-    fell behind, from the flight records of a job's ranks.
+    """Summarize a file, list its transfers, or name the rank that fell behind.
+
+    A summary has the time, bandwidth and provenance. --npu and --link list the
+    transfers of one NPU or link. The flight records of a job's ranks show which
+    rank fell behind.
 
     Example: tacos info ar.tacos --npu 3
     Example: tacos info flight

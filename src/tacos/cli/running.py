@@ -36,7 +36,7 @@ def run(
     *,
     format: Format = None,
     np: Annotated[
-        int | None, Parameter(help="Number of ranks; must be that of the algorithm.")
+        int | None, Parameter(help="Number of ranks; must equal the algorithm's.")
     ] = None,
     size: Annotated[
         str, Parameter(help="Buffer size, or a range that doubles: 1KB:64MB.")

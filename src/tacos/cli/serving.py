@@ -52,7 +52,8 @@ def hub(
         str | None, Parameter(help="host:port at which hub 0 listens for the others.")
     ] = None,
     network: Annotated[
-        str | None, Parameter(help="Network between the hubs; by default all are connected alike.")
+        str | None,
+        Parameter(help="Network between the hubs; by default all pairs have equal links."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -65,7 +65,7 @@ def switch(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Start a switch that adds up what workers send, until Ctrl-C, or print its counters.
+    """Run a software switch that sums all-reduces until Ctrl-C, or print its counters.
 
     Workers find it by TACOS_SWITCH=HOST:PORT and need its token in
     TACOS_SWITCH_TOKEN. Without one, a token is made and printed. With --xdp

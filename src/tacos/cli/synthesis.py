@@ -60,7 +60,8 @@ def synth(
     /,
     *,
     engine: Annotated[
-        str, Parameter(help="auto takes the fastest; tacos compare lists all engines.")
+        str,
+        Parameter(help="Engine to use; auto takes the fastest. tacos compare --verbose shows all."),
     ] = "auto",
     chunks: Chunks = "auto",
     group: Group = None,
@@ -410,7 +411,7 @@ def bound(
     /,
     *,
     chunks: Annotated[
-        str, Parameter(help="Number of chunks per part; auto treats the buffer as a fluid.")
+        str, Parameter(help="Number of chunks per part; auto allows arbitrarily small chunks.")
     ] = "auto",
     group: Group = None,
     root: Root = None,

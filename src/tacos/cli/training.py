@@ -93,7 +93,9 @@ def train(
         ),
     ] = None,
     dtype: Annotated[str, Parameter(help="Type of matrix products: bf16, fp8, …")] = "bf16",
-    software: Annotated[str, Parameter(help=f"{', '.join(training.SOFTWARE)}.")] = "current",
+    software: Annotated[
+        str, Parameter(help=f"Software stack to model: {', '.join(training.SOFTWARE)}.")
+    ] = "current",
     collectives: Annotated[
         str,
         Parameter(
@@ -104,7 +106,8 @@ def train(
     fidelity: Annotated[
         str,
         Parameter(
-            help="folded; exact: every NPU and every transfer, for small jobs; astra: the same under ASTRA-sim's rules."
+            help="folded: one NPU of each pipeline stage; exact: every NPU and every transfer, for small jobs; astra: the same "
+            "under ASTRA-sim's rules."
         ),
     ] = "folded",
     fault: Annotated[
@@ -183,7 +186,7 @@ def train(
     timeline: Annotated[
         Path | None,
         Parameter(
-            help="Write when each rank computes and communicates: .json for Perfetto, .json.gz or .csv; of the first of --collectives."
+            help="Write when each rank computes and communicates: .json for Perfetto, .json.gz or .csv. Shows the first of --collectives."
         ),
     ] = None,
     export: Annotated[

@@ -84,9 +84,12 @@ def view(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Animate a schedule or a program, or two side by side, in a web page; or write the timeline of a simulated
-    workload, ranks and their streams, as a page (-o FILE.html) or for ui.perfetto.dev (FILE.timeline.json by default);
-    or show the flight records of a job's ranks: which collective each rank was in, and which rank fell behind
+    """Animate a schedule, program, workload or flight records in a web page.
+
+    Two schedules or programs are shown side by side. A workload is simulated
+    and shown as a timeline of ranks and their streams, in a page (-o FILE.html)
+    or in ui.perfetto.dev (FILE.timeline.json by default). Flight records show
+    which collective each rank of a job was in, and which rank fell behind
     first (flight.html).
 
     Example: tacos view ar.tacos ring.tacos -o both.html

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 import tacos
 from tacos import formats, units
 from tacos._core import Topology
-from tacos.cli.app import assumed_network, check_folder
+from tacos.cli.app import assumed_network, check_folder, warn
 from tacos.console import progress, show
 from tacos.errors import FormatError
 from tacos.simulate import astra
@@ -29,7 +29,7 @@ Groups = Annotated[
 ]
 System = Annotated[
     Path | None,
-    Parameter(help="ASTRA-sim's system file (.json), for a workload: how ranks compute and make collectives."),
+    Parameter(help="ASTRA-sim's system file (.json), for a workload: how ranks compute and run collectives."),
 ]  # fmt: skip
 Memory = Annotated[
     Path | None,
@@ -81,7 +81,7 @@ def run_workload(
         rules = load_system(system, memory, queues=queues or 1)
     if not silent:
         for sentence in _assumptions(workload, profile, system):
-            print(sentence)
+            warn(sentence)
     with progress("simulating", silent) as report:
         return astra.run(
             workload,

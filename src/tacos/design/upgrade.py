@@ -2,7 +2,7 @@
 
 A collective takes at least ``need / (w @ b)`` for the link bandwidths b, for every cut and for every way to price links
 (:func:`tacos.bound.binding`). The upgrade minimises the job's time under all such limits that bind on the way: those that hold
-at the present bandwidths are a start; what the bandwidths so found break is added, until nothing is broken. The
+at the present bandwidths are a start; limits that the new bandwidths violate are added until none is violated. The
 problem is that of :mod:`tacos.design.convex` with the capacity of each cut in the place of a dimension.
 """
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["LinkKind", "Upgrade", "upgrade"]
 
 _ROUNDS = 40
-"""Times at most that broken cuts are added; a few are usual."""
+"""Largest number of rounds that add violated cuts (chosen; a few suffice)."""
 _MOST_CABLES = 512
-"""Cables at most that are upgraded one by one (chosen: a minute)."""
+"""Largest number of cables to upgrade one by one (chosen; takes a minute)."""
 _SAME = 1e-9
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*%\s*")
 
@@ -82,7 +82,7 @@ class Upgrade:
         kinds: Links, the most worthwhile upgrade first.
         topology: The upgraded network.
         spent: What the upgrade costs.
-        bound_before_s: No collectives can make the job faster before the upgrade. An all-reduce counts as a reduce-scatter
+        bound_before_s: Lower bound on the job's time before the upgrade. An all-reduce counts as a reduce-scatter
             and an all-gather, unless switches reduce.
         bound_after_s: The same after it.
         lower_bound_s: No upgrade of this price brings the bound below this.
