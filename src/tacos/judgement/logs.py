@@ -50,7 +50,7 @@ class Log:
         local: Whether the rings are those of one host.
         nics: The NICs that channels use on some host, at most.
         nics_found: The NICs that NCCL found, 0 if unknown.
-        bus_factor: busbw / algbw of the fastest measurement, whose printed digits are the most exact; 0 if unknown.
+        bus_factor: busbw / algbw, 0 if unknown; from printed tables that of the fastest row, which has the most digits.
         reduces: Whether a reduction was given, None if unknown.
         per_rank: Whether sizes are those of one rank's part, as in some OSU benchmarks.
     """
