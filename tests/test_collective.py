@@ -321,7 +321,10 @@ def test_repr():
             "root is 7, but there is no such NPU; the NPUs are 0 to 3",
         ),
         (lambda: co.broadcast(4, 5, root=0, group=[1]), "root is 0, which is not in the group"),
-        (lambda: co.named("all-gather", 4, 5, root=0), "root is 0, but all-gather has no root"),
+        (
+            lambda: co.named("all-gather", 4, 5, root=0),
+            r"all-gather has no root; omit root \(got 0\)",
+        ),
         (
             lambda: co.all_to_all_v(2, [[1, 2]]),
             r"sizes has the shape \(1, 2\); the group needs \(2, 2\)",

@@ -122,8 +122,8 @@ def test_any_text_is_a_quantity_or_a_value_error(text):
 def test_decimal_prefixes_are_exact(n, prefix):
     factor = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[prefix]
     exact = Fraction(n, 1000) * factor
-    if exact >= 1:
-        assert size_bytes(f"{n // 1000}.{n % 1000:03}{prefix}B") == round(exact)
+    if exact.denominator == 1:
+        assert size_bytes(f"{n // 1000}.{n % 1000:03}{prefix}B") == exact
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,19 @@ def test_a_unit_that_is_nearly_right_is_suggested(parse, value, meant):
     assert parse(meant) > 0
 
 
-@pytest.mark.parametrize("value", [64.5, "64.5", 0.5, np.float64(1.25)])
+@pytest.mark.parametrize("value", [64.5, "64.5", "1.5B", 0.5, np.float64(1.25)])
 def test_a_size_is_a_whole_number_of_bytes(value):
     with pytest.raises(ValueError, match="must be a whole number of bytes; write for example"):
         size_bytes(value)
     assert size_bytes("64.5MB") == 64_500_000
+    assert (size_bytes("1.5KB"), size_bytes("2.0B")) == (1500, 2)
+
+
+def test_examples_of_text_have_units():
+    with pytest.raises(ValueError, match=r'; write for example "50GB/s" or "400Gb/s"$'):
+        bandwidth_Bps("fast")
+    with pytest.raises(ValueError, match=r'; write for example "500ns" or "1\.5us"$'):
+        time_ps("soon")
 
 
 BARE = {

@@ -77,7 +77,7 @@ _BANDWIDTH = _Kind(
     _BANDWIDTH_UNITS,
     1,
     1,
-    '"50GB/s", "400Gb/s" or a number of bytes per second',
+    '"50GB/s" or "400Gb/s"',
     ("GB/s", "B/s", "bytes per second"),
     ("B/s", "/s"),
 )
@@ -85,7 +85,7 @@ _TIME = _Kind(
     _TIME_UNITS,
     10**12,
     0,
-    '"500ns", "1.5us" or a number of seconds',
+    '"500ns" or "1.5us"',
     ("ns", "s", "seconds"),
     ("s",),
 )
@@ -222,7 +222,7 @@ def _whole(value: Quantity, kind: _Kind, what: str) -> int:
             raise ValueError(f'{what} {value!r} {fault}; did you mean "{meant}"?')
         if isinstance(value, str) and (_parsed(value, {"": Fraction(1)}) or 0) > 0:
             raise ValueError(_needs_a_unit(value, kind, what))
-    elif kind is _SIZE and exact.denominator > 1 and exact > 0 and _is_bare(value):
+    elif kind is _SIZE and exact.denominator > 1 and exact > 0 and _in_bytes(value):
         fault = "must be a whole number of bytes"
     elif exact < 0 or round(exact) < kind.least:
         fault = "must be positive" if kind.least else "must not be negative"
@@ -255,10 +255,10 @@ def _meant(value: object, kind: _Kind) -> str | None:
     return None
 
 
-def _is_bare(value: object) -> bool:
-    """Return whether a size is a number without a unit."""
+def _in_bytes(value: object) -> bool:
+    """Return whether a size is a number of bytes, without a larger unit."""
     match = _TEXT.fullmatch(value) if isinstance(value, str) else None
-    return match is None or not match[2]
+    return match is None or match[2] in ("", "B")
 
 
 def _number(value: object, si_unit: int) -> Fraction | None:

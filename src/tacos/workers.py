@@ -90,7 +90,7 @@ def opened(name: str) -> Iterator[Executor]:
         return
     else:
         raise ValueError(
-            f"workers are processes, processes:8, dask://host:8786 or mpi; got {name!r}"
+            f"--on must be processes, processes:N, dask://HOST:PORT or mpi; got {name!r}"
         )
     try:
         yield workers

@@ -266,7 +266,7 @@ BAD_CALLS = {
     ),
     "root without use": (
         ["synth", "ring:4", "all-reduce", "1MB", "--root", "1"],
-        "root is 1, but all-reduce has no root",
+        "all-reduce has no root; omit root (got 1)",
     ),
     "root outside": (
         ["synth", "ring:4", "reduce", "1MB", "--root", "7"],
@@ -276,6 +276,14 @@ BAD_CALLS = {
     "odd ending": (
         ["synth", "ring:4", "all-gather", "1MB", "-o", "x.exe"],
         "x.exe: unknown file extension",
+    ),
+    "a directory to write": (
+        ["synth", "ring:4", "all-gather", "1MB", "-o", "/"],
+        "/ is a directory; name a file, such as /ar.tacos",
+    ),
+    "several engines": (
+        ["synth", "ring:4", "all-gather", "1MB", "--engine", "ring,greedy"],
+        "synth takes one engine; compare several with tacos compare --engines ring,greedy",
     ),
     "no folder": (
         ["synth", "ring:4", "all-gather", "1MB", "-o", "no/x.tacos"],
@@ -311,6 +319,10 @@ BAD_CALLS = {
         ["compare", "ring:4", "all-gather", "1MB", "-o", "x.gif"],
         '--output must end in .svg, .png or .pdf; got "x.gif"',
     ),
+    "judge, odd picture": (
+        ["judge", "x.log", "ring:4", "-o", "x.gif"],
+        '--output must end in .svg, .png, .pdf or .html; got "x.gif"',
+    ),
     "topo, odd picture": (
         ["topo", "ring:4", "--draw", "x.gif"],
         '--draw must end in .svg, .png or .pdf; got "x.gif"',
@@ -327,6 +339,14 @@ BAD_CALLS = {
     "design, a directory": (
         ["design", "ring:4", "--job", "/", "--budget", "1GB/s"],
         "/: is a directory; expected a job file (.yaml, .json) or the prefix of Chakra traces",
+    ),
+    "train, no batch": (
+        ["train", "llama3-8b", "dgx-h100:2", "--search"],
+        "--batch is missing; --search and --sweep need it",
+    ),
+    "unknown workers": (
+        ["compare", "ring:4", "all-gather", "1MB", "--on", "threads"],
+        "--on must be processes, processes:N, dask://HOST:PORT or mpi; got 'threads'",
     ),
     "reorder, no ranks": (
         ["reorder", "ring:4", "--slots", "0"],

@@ -176,7 +176,7 @@ def test_scaling_over_networks(capsys, tmp_path):
     assert main([*job, *more, "--what-if", "nic=2x"]) == 2
     assert "--scaling goes with one job on several networks" in capsys.readouterr().err
     assert main([*job, "--weak"]) == 2
-    assert "--weak goes with --scaling" in capsys.readouterr().err
+    assert "--weak needs --scaling" in capsys.readouterr().err
     assert main([*job, "--scaling", "dgx-h100:5"]) == 2
     assert "dgx-h100:5: batch must be a multiple of" in capsys.readouterr().err
 

@@ -140,7 +140,7 @@ def test_view(step, capsys):
         (["info", "step", "--dims", "4,4"], "--dims must be numbers of NPUs such as 16 or 4x2x8"),
         (["info", "step", "--npu", "1"], "step holds a workload; --npu and --link need a schedule"),
         (["view", "step", "--serve"], "--serve shows schedules and programs"),
-        (["view", "step", "step"], "step holds a workload, which is shown alone"),
+        (["view", "step", "step"], "step holds a workload, which is shown alone; omit step"),
         (["sim", "none"], "none: No such file or directory"),
     ],
 )  # fmt: skip

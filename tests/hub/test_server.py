@@ -569,7 +569,9 @@ def test_the_command_refuses_what_cannot_work(capsys, tmp_path):
         (["--rack", "2/2", "--meet", "127.0.0.1:1"], "rack must be 0 to 1"),
         (["--certificate", "x"], "--certificate and --key"),
         (["--checkpoints", str(tmp_path / "none")], "there is no directory"),
-        (["--tenants", str(tmp_path / "none")], "No such file"),
+        (["--tenants", str(tmp_path / "none")], "none: No such file or directory"),
+        (["--every", "-1"], "--every must be at least 0; got -1"),
+        (["--every", "5"], "--every 5 needs --checkpoints DIRECTORY"),
     ]:
         assert main(["hub", *words]) == 2
         assert sentence in capsys.readouterr().err

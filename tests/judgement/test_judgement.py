@@ -221,6 +221,23 @@ def test_a_collective_that_the_log_does_not_name(log):
     assert tacos.judge(path, "ring:4", collective="all-gather").collective == "all-gather"
 
 
+@pytest.mark.parametrize("network", ["ring:8", "ring:32"])
+def test_busbw_of_another_number_of_ranks(log, network):
+    """16 ranks: 2 · 15 / 16. Small numbers have few digits: 1.05 and 2.00 would be 21 ranks."""
+    text = """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+    67108864      16777216     float     sum      -1   1677.7   40.00   75.00      0   1677.7   40.00   75.00      0
+        1024           256     float     sum      -1     0.98    1.05    2.00      0     0.98    1.05    2.00      0
+"""
+    path = log(text)
+    sentence = (
+        r"log: busbw / algbw is 1\.875, which means 16 ranks, but the network has \d+ NPUs; name"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        tacos.judge(path, network)
+    assert tacos.judge(path, "ring:16").ranks == 16
+
+
 def test_a_log_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(FormatError, match=r"none\.log: No such file or directory$"):
         read_log(tmp_path / "none.log")

@@ -192,6 +192,21 @@ def test_launchers_place_ranks_as_their_files_say(name, needed, command):
     assert said == {str(i): found.hosts[i // 2] for i in range(8)}, run.stderr
 
 
+def test_names_that_host_files_cannot_hold_are_refused(tmp_path, capsys):
+    file, folder = tmp_path / "net.yaml", tmp_path / "new"
+    file.write_text(
+        "tacos: 1\nboxes: {count: 2, npus: 2, links: [{src: npu0, dst: npu1, bandwidth: 50GB/s, latency: 0}]}\n"
+        "links: [{src: box0/npu0, dst: box1/npu0, bandwidth: 10GB/s, latency: 0}]\n"
+    )
+    assert main(["reorder", str(file), "-o", str(folder)]) == 2
+    assert (
+        "host 'box0/npu0' cannot be written to a host file; group NPUs into hosts with"
+        in capsys.readouterr().err
+    )
+    assert not folder.exists()
+    assert main(["reorder", str(file), "--npus-per-host", "2", "-o", str(folder)]) == 0
+
+
 def test_nothing_is_written_on_a_mistake(order, tmp_path):
     with pytest.raises(ValueError, match="slots must be positive; got 0"):
         write(order, tmp_path / "new", slots=0)

@@ -218,7 +218,7 @@ def test_speeds_are_scaled_to_what_the_machine_carries():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fastest": "1Mbit/s", "scale": 0.5}, "only one of them"),
+        ({"fastest": "1Mbit/s", "scale": 0.5}, "fastest and scale exclude each other; give one"),
         ({"scale": 0.0}, "scale is 0.0; it must be a positive factor"),
         ({"fastest": "fast"}, "fastest 'fast' is not understood"),
     ],

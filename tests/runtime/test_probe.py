@@ -107,6 +107,19 @@ def test_the_command_wants_ranks(capsys):
     assert f"the carrier mpi needs the ranks of MPI: {example}" in capsys.readouterr().err
 
 
+def test_the_command_ends_with_the_network_in_words(monkeypatch, tmp_path, capsys):
+    one = Spread(1e-6, 2e-6, 3e-6), Spread(1e9, 2e9, 4e9)
+    wiring = Wiring(("a:0", "b:0"), (Pair(0, 1, *one), Pair(1, 0, *one)), ())
+    comm = connect(TcpRendezvous(0, 1, "", 0))
+    monkeypatch.setattr("tacos.runtime.in_job", lambda: True)
+    monkeypatch.setattr("tacos.cli.running._connect", lambda *_: comm)
+    monkeypatch.setattr(sys.modules[probe.__module__], "probe", lambda *_, **__: wiring)
+    path = tmp_path / "net.yaml"
+    assert main(["probe", "-o", str(path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"custom: 2 NPUs, 0 switches, 2 links, written to {path}"
+
+
 def test_the_report_says_what_is_shared():
     def pair(src, dst, by=None):
         return Pair(src, dst, Spread(1e-6, 2e-6, 3e-6), Spread(1e9, 2e9, 4e9), by)

@@ -282,6 +282,13 @@ def test_the_command_puts_files_beside_our_engines(capsys, tmp_path):
     assert "ag.xml is for all_gather of 4 on 4 NPUs" in capsys.readouterr().err
 
 
+def test_the_command_sorts_sizes_and_drops_duplicates(capsys):
+    words = ["1MB", "3KB", "1000B", "--sweep", "1KB:4KB", "--engines=ring", "--json"]
+    assert main(["compare", "ring:4", "all-gather", *words]) == 0
+    sizes = [row["size_bytes"] for row in json.loads(capsys.readouterr().out)]
+    assert sizes == [1000, 2000, 3000, 4000, 1_000_000]
+
+
 # Wrong calls.
 
 

@@ -75,6 +75,12 @@ def test_wrong_arguments(options, message):
         tacos.pareto(ring, co.all_gather(ring, "1MB"), **options)
 
 
+def test_a_time_limit_that_is_too_short():
+    torus = tp.torus(3, 3)
+    with pytest.raises(tacos.TacosError, match="no algorithm found within time_limit; raise it or"):
+        tacos.pareto(torus, co.all_gather(torus, "1MB"), time_limit=1e-9)
+
+
 def test_chunks_must_be_open():
     ring = tp.ring(4)
     with pytest.raises(ValueError, match="chooses the number of chunks"):

@@ -144,6 +144,8 @@ def test_wrong_calls():
     mine = tacos.collective.all_gather(topology, "1MB", chunks=1)
     with pytest.raises(ValueError, match='unknown engine "rink"'):
         tacos.synthesize(topology, mine, engine="rink")
+    with pytest.raises(TypeError, match=r"^engine must be a str; got 3$"):
+        tacos.synthesize(topology, mine, engine=3)
     with pytest.raises(ValueError, match="need a named engine"):
         tacos.synthesize(topology, mine, order="rank")
 

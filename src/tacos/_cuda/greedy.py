@@ -24,8 +24,8 @@ __all__ = ["obstacle", "solve"]
 _THREADS = 256
 """Of a block of the matching; the kernel is compiled for this many."""
 _SERVED = (
-    "the GPU serves all-gathers, reduce-scatters and all-reduces over direct links that are all alike, and either "
-    'have link_model="blocking" or a latency of a whole number of transmissions of a chunk'
+    "the GPU supports only all-gather, reduce-scatter and all-reduce over equal direct links, with "
+    'link_model="blocking" or a latency that is a multiple of a chunk\'s transmission time; use --device cpu'
 )
 _STEPS = 1024
 """Steps per launch; in between, the host checks the time, Ctrl-C and what is missing."""
@@ -43,7 +43,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> import tacos
     >>> dgx = tacos.topology.dgx_h100(1)
     >>> obstacle(dgx, tacos.collective.all_gather(dgx, "1MB", chunks=1))
-    'the GPU serves all-gathers, reduce-scatters and all-reduces over direct links that are all alike, ...'
+    'the GPU supports only all-gather, reduce-scatter and all-reduce over equal direct links, ...'
     """
     if not greedy_stepwise(topology, collective):
         return _SERVED

@@ -155,7 +155,7 @@ def judge(
     if output is not None:
         check_folder("--output", output)
         if output.suffix.lower() not in PAGES:
-            view.checked(output, what="--output")
+            view.checked(output, what="--output", also=PAGES[:1])
     with progress("judging", as_json or quiet) as report:
         found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
     if output is not None and output.suffix.lower() in PAGES:

@@ -307,7 +307,8 @@ def probe(
     elif not quiet:
         for line in report(wiring):
             print(line)
-        print(repr(network) + (f" written to {output}" if output else ""))
+        outline = repr(network)[len("<tacos.Topology ") : -1]
+        print(outline + (f", written to {output}" if output else ""))
     return 0
 
 

@@ -367,12 +367,15 @@ def compare(
     if output is not None:
         view.checked(output, what="--output")
     network = formats.network(topology)
-    asked: list[str | int] = [*sizes]
+    asked = [units.size_bytes(size) for size in sizes]
     if sweep is not None:
         asked += units.size_range(sweep, what="--sweep")
     if not asked:
         raise ValueError("SIZE is missing: give one or more, such as 64MB, or --sweep 1KB:4GB")
-    wanted = [asked_collective(network, collective, size, chunks, group, root) for size in asked]
+    wanted = [
+        asked_collective(network, collective, size, chunks, group, root)
+        for size in sorted(set(asked))
+    ]
     names = engines.split(",") if engines else None
     with workers_on(on) as executor, progress("comparing", quiet or as_json) as report:
         found = tacos.compare(

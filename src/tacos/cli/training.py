@@ -63,7 +63,7 @@ def train(
         ),
     ] = None,
     microbatch: Annotated[int | None, Parameter(help="Sequences per pass.")] = None,
-    recompute: Annotated[str | None, Parameter(help="none, selective or full.")] = None,
+    recompute: Annotated[str | None, Parameter(help="none, selective, alternate or full.")] = None,
     zero: Annotated[
         int | None, Parameter(help="ZeRO stage 0 to 3; 3 is FSDP. 1 by default.")
     ] = None,
@@ -259,7 +259,7 @@ def train(
         curves = _curves(wanted, [topology, *scaling], given, batch, weak, names, how, silent)
         return _show_scaling(wanted.name, [topology, *scaling], curves, chart, csv, as_json, quiet)
     if weak:
-        raise ValueError("--weak goes with --scaling")
+        raise ValueError("--weak needs --scaling")
     ranking = None
     if on is not None and not (sweep or search):
         raise ValueError("--on is for --sweep and --search; one step takes milliseconds")
@@ -442,7 +442,7 @@ def _ranked(
     silent: bool,
 ) -> training.Ranking:
     if batch is None:
-        raise ValueError("--batch is missing: a sweep compares steps of one batch")
+        raise ValueError("--batch is missing; --search and --sweep need it")
     choices: dict[str, Any] = dict(given)
     for one in sweep:
         name, values = _swept(one)

@@ -111,7 +111,7 @@ def view(
     held = loaded_from(file, None, groups, dims, network)
     if isinstance(held, Workload):
         if other is not None:
-            raise ValueError(f"{file} holds a workload, which is shown alone; got {other} besides")
+            raise ValueError(f"{file} holds a workload, which is shown alone; omit {other}")
         if serve:
             raise ValueError(
                 f"--serve shows schedules and programs; {file} holds a workload: use -o FILE.html"
@@ -233,7 +233,7 @@ def _serve(page: str, port: int, as_json: bool, quiet: bool) -> int:
         # At once, for a process that reads the address through a pipe.
         print(f'{{"url": "{server.url}"}}' if as_json else server.url, flush=True)
         if not (quiet or as_json):
-            print("Ctrl-C ends it.", flush=True)
+            print("Press Ctrl-C to stop.", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -83,7 +83,7 @@ def named(
     npus = _given(npus)
     found = parse(kind)
     if root is not None and not found.rooted:
-        raise ValueError(f"root is {root}, but {found.label} has no root")
+        raise ValueError(f"{found.label} has no root; omit root (got {root})")
     count = _count(npus)
     members = _group(npus, group)
     position = -1

@@ -456,6 +456,9 @@ def _by_ending(path: Location, kind: type) -> str:
     file = Path(str(path)).name.lower()
     endings = [(ending, name) for name, chosen in FORMATS.items() for ending in chosen.written]
     fitting = [(ending, name) for ending, name in endings if file.endswith(ending)]
+    if not fitting and not isinstance(path, Stream) and Path(path).is_dir():
+        example = Path(path, "net.yaml" if issubclass(kind, Topology) else "ar.tacos")
+        raise FormatError(f"{path} is a directory; name a file, such as {example}")
     if not fitting:
         held = [ending for ending, name in endings if issubclass(kind, FORMATS[name].kind)]
         allowed = ", ".join(dict.fromkeys(held))

@@ -145,8 +145,10 @@ class Server:
                 )
         if checkpoints is not None and not checkpoints.is_dir():
             raise ValueError(f"there is no directory {checkpoints} for checkpoints")
-        if every < 0 or (every and checkpoints is None):
-            raise ValueError("every must be positive, and needs a directory for checkpoints")
+        if every < 0:
+            raise ValueError(f"--every must be at least 0; got {every}")
+        if every and checkpoints is None:
+            raise ValueError(f"--every {every} needs --checkpoints DIRECTORY")
         if cores is not None and cores < 1:
             raise ValueError(f"cores must be a positive number; got {cores}")
         self.cores = cores or len(os.sched_getaffinity(0))

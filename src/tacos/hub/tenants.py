@@ -82,7 +82,9 @@ class Tenants:
 
         try:
             data = yaml.safe_load(path.read_text())
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise FormatError(f"{path}: {error.strerror or error}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or not data:
             raise FormatError(f"{path}: expected a mapping of tenants to their tokens")

@@ -156,6 +156,8 @@ def judge(
             "describe the NPUs that took part, with tacos.topology.subset or a spec of that size"
         )
     kind = _kind(known, collective, topology.npus) if known.rows else ""
+    if kind == "all_reduce":
+        _check_factor(known, topology.npus)
     rows = _rows(known, kind, topology, progress)
     verdict = _rings(inside, topology)
     return Judgement(
@@ -181,6 +183,16 @@ def _kind(log: Log, given: str | None, ranks: int) -> str:
     if log.bus_factor and log.reduces and abs(log.bus_factor - share) < 0.02 * share:
         return "reduce_scatter"
     raise ValueError(f"{log.source} does not say which collective was measured; name it")
+
+
+def _check_factor(log: Log, npus: int) -> None:
+    """Raise a ValueError if busbw / algbw of an all-reduce is that of another number of ranks."""
+    factor, expected = log.bus_factor, 2 * (npus - 1) / npus
+    if 1 <= factor < 2 and abs(factor - expected) > 0.01 * expected:
+        raise ValueError(
+            f"{log.source}: busbw / algbw is {factor:.3f}, which means {round(2 / (2 - factor))} ranks, "
+            f"but the network has {npus} NPUs; name a network of that size"
+        )
 
 
 def _collective(kind: str, topology: Topology, size: int) -> Collective:

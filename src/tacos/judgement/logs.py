@@ -50,7 +50,7 @@ class Log:
         local: Whether the rings are those of one host.
         nics: The NICs that channels use on some host, at most.
         nics_found: The NICs that NCCL found, 0 if unknown.
-        bus_factor: busbw / algbw, 0 if unknown.
+        bus_factor: busbw / algbw, 0 if unknown; from printed tables that of the fastest row, which has the most digits.
         reduces: Whether a reduction was given, None if unknown.
         per_rank: Whether sizes are those of one rank's part, as in some OSU benchmarks.
     """
@@ -156,7 +156,7 @@ def _nccl_tests(text: str, log: Log) -> Log:
     head = _HEAD.search(text)
     assert head is not None
     rooted = "root" in head[0]
-    rows, factor, reduces = [], 0.0, None
+    rows, factor, fastest, reduces = [], 0.0, 1.0, None
     for line in text[head.end() :].splitlines():
         words = line.split()
         if len(words) < 7 or not words[0].isdecimal() or not words[1].isdecimal():
@@ -172,7 +172,8 @@ def _nccl_tests(text: str, log: Log) -> Log:
             if len(some) == 3 and None not in some:
                 time, algbw, busbw = (float(value or 0) for value in some)
                 times.append(time)
-                factor = busbw / algbw if algbw > 1 else factor
+                if algbw > fastest:
+                    factor, fastest = busbw / algbw, algbw
         if times and int(words[0]) > 0 and min(times) > 0:
             rows.append(Measured(int(words[0]), min(times) * 1e-6))
     hosts = {int(rank): host for rank, host in _RANK.findall(text)}
@@ -207,13 +208,13 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 def _nccl_tests_json(text: str, log: Log) -> Log:
     """Read the JSON of nccl-tests -J: microseconds and GB/s."""
     meaning = json.loads(text)
-    rows, factor, reduces = [], 0.0, None
+    rows, factor, fastest, reduces = [], 0.0, 1.0, None
     for row in _objects(meaning):
         figures = [row[key] for key in ("out_of_place", "in_place") if row.get(key)]
         times = [float(one.get("time", one.get("cpu_time", 0))) for one in figures]
         for one in figures:
-            if one.get("alg_bw", 0) > 1:
-                factor = one["bus_bw"] / one["alg_bw"]
+            if one.get("alg_bw", 0) > fastest:
+                factor, fastest = one["bus_bw"] / one["alg_bw"], one["alg_bw"]
         reduces = str(row.get("redop", "none")) not in ("none", "")
         if min(times, default=0) > 0 and int(row["size"]) > 0:
             rows.append(Measured(int(row["size"]), min(times) * 1e-6))

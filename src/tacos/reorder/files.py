@@ -107,7 +107,8 @@ def write(
     for host in order.hosts:
         if not re.fullmatch(r"[\w.-]+", host):
             raise ValueError(
-                f"host {host!r} cannot be written into host files; use letters, digits, '.', '-' and '_'"
+                f"host {host!r} cannot be written to a host file; group NPUs into hosts with --npus-per-host N, "
+                "or rename it with letters, digits, '.', '-' and '_'"
             )
     texts: dict[str, str] = {}
     sections = []

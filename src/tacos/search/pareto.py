@@ -193,7 +193,9 @@ class _Search:
                 if best.rounds_per_chunk <= self.least:
                     break
         if not points and self.late:
-            raise TacosError("time_limit is too short to find any algorithm")
+            raise TacosError(
+                "no algorithm found within time_limit; raise it or use a smaller network"
+            )
         if not points:
             raise ValueError(f"max_steps is {max_steps}; the collective needs more steps")
         return Front(tuple(points), self.least, self.late)

@@ -146,6 +146,11 @@ def synthesize(
     topology = topology_of(topology)
     check_sizes(topology, collective)
     check_target(target)
+    check_type("engine", engine, str)
+    if "," in engine:
+        raise ValueError(
+            f"synth takes one engine; compare several with tacos compare --engines {engine}"
+        )
     if engine != "auto":
         check_engine(engine, "auto")
     check_options(engine, options, _OWN_ARGUMENTS)

@@ -28,6 +28,7 @@ from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
 from tacos.synth import estimates, requirements
 from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, concatenate, cut, to_schedule
+from tacos.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -396,7 +397,7 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
     if not 2 <= len(part.group) <= _MOST_MEMBERS:
         return f"2 to {_MOST_MEMBERS} members, not {len(part.group)}"
     if part.size > _MOST_BYTES:
-        return f"at most {_MOST_BYTES} bytes, not {part.size}"
+        return f"at most {format_size(_MOST_BYTES)}, not {format_size(part.size)}"
     return ""
 
 

@@ -21,6 +21,7 @@ from tacos.errors import InfeasibleError
 from tacos.synth import requirements
 from tacos.synth.engine import Engine
 from tacos.synth.phases import in_phases
+from tacos.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -320,7 +321,7 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     if not 2 <= len(part.group) <= most:
         return f"2 to {most} members, not {len(part.group)}"
     if part.size > _MOST_BYTES:
-        return f"at most {_MOST_BYTES} bytes, not {part.size}"
+        return f"at most {format_size(_MOST_BYTES)}, not {format_size(part.size)}"
     joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
     if len(part.group) < topology.npus and joined.any():
         return f"all {topology.npus} NPUs as members, or switches between all of them"

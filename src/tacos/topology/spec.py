@@ -152,10 +152,10 @@ def parse(spec: str, **model: Unpack[Model]) -> Topology:
     128
     >>> parse("tours:4x4")
     Traceback (most recent call last):
-    tacos.errors.SpecError: topology "tours:4x4": there is no "tours", did you mean torus:4x4?
+    tacos.errors.SpecError: topology "tours:4x4": there is no "tours"; did you mean torus:4x4?
     >>> parse("torus8,8@50GB/s")
     Traceback (most recent call last):
-    tacos.errors.SpecError: topology "torus8,8@50GB/s": there is no "torus8,8", did you mean torus:8x8@50GB/s?
+    tacos.errors.SpecError: topology "torus8,8@50GB/s": there is no "torus8,8"; did you mean torus:8x8@50GB/s?
     """
     try:
         factors = [_build(_factor(text.strip()), model) for text in spec.split("*")]
@@ -193,7 +193,7 @@ def _factor(text: str) -> _Factor:
         raise ValueError(f'there is no "{name}"')
     counts = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
     if bool(counts) != bool(colon) or not network.fewest <= len(counts) <= network.most:
-        raise ValueError(f'"{head.strip()}" does not have the form {name + network.sizes}')
+        raise ValueError(f'expected {name + network.sizes}; got "{head.strip()}"')
     if max(counts, default=0) > _LARGEST:
         raise ValueError(f'"{head.strip()}" is too large; a size is at most {_LARGEST:,}')
     if at and not network.speed:
@@ -219,7 +219,7 @@ def _advice(spec: str) -> str:
     """Suggest what to write instead, or list all names if the name is wrong."""
     meant = "*".join(_meant(factor.strip()) for factor in _TIMES.sub("x", spec).split("*"))
     if meant != spec and all(_is_one(factor) for factor in meant.split("*")):
-        return f", did you mean {meant}?"
+        return f"; did you mean {meant}?"
     names = [factor.partition("@")[0].partition(":")[0] for factor in spec.lower().split("*")]
     known = all(name.strip().replace("_", "-") in _NETWORKS for name in names)
     return "" if known else f"; use one of {', '.join(_NETWORKS)}, or a file such as net.yaml"

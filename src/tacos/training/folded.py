@@ -161,7 +161,7 @@ class Folded:
         )
         if not oversubscribe and (problem := over_capacity(memory, self.device)):
             raise MemoryExceededError(
-                f"{problem}; split the model further, choose a higher ZeRO stage or more recomputation, or oversubscribe"
+                f"{problem}; split the model further, choose a higher ZeRO stage or more recomputation, or accept it with --oversubscribe"
             )
         return self._finish(times, passes, forward, sends, memory, slow)
 

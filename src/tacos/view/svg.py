@@ -13,7 +13,7 @@ from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "COLOURS",
@@ -113,8 +113,10 @@ def darkened(picture: str) -> str:
     return re.sub(r'"(#[0-9a-fA-F]{6}|white)"', other, picture)
 
 
-def checked(path: str | os.PathLike[str], *, what: str = "path") -> Path:
+def checked(path: str | os.PathLike[str], *, what: str = "path", also: Sequence[str] = ()) -> Path:
     """Return the path if a picture can be written to it; `what` names the argument in messages.
+
+    `also` are further endings that the caller writes itself.
 
     Raises:
         ValueError: The name does not end in .svg, .png or .pdf.
@@ -125,8 +127,10 @@ def checked(path: str | os.PathLike[str], *, what: str = "path") -> Path:
     """
     target = Path(path)
     ending = target.suffix.lower()
-    if ending not in (".svg", *_EXTRAS):
-        raise ValueError(f'{what} must end in .svg, .png or .pdf; got "{target}"')
+    known = (".svg", *_EXTRAS, *also)
+    if ending not in known:
+        allowed = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise ValueError(f'{what} must end in {allowed}; got "{target}"')
     package, extra = _EXTRAS.get(ending, ("", ""))
     if package and find_spec(package) is None:
         raise TacosError(

@@ -134,6 +134,8 @@ def test_a_worker_that_is_not_welcome_says_why() -> None:
         assert switch.stats()["refused"] == 2
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         worker_of("127.0.0.1:none", 0, 1)
+    with pytest.raises(ValueError, match=r"which has no IPv4 address: [^\[\]]+$"):
+        worker_of("no-such-host.invalid:1", 0, 1)
     with pytest.raises(ValueError, match="cannot compute the max of int32"):
         worker_of("127.0.0.1:1", 0, 1).all_reduce(data, op="max")
 

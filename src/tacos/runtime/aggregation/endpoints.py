@@ -68,7 +68,9 @@ def _ipv4(host: str, what: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)
     except OSError as error:
-        raise ValueError(f"{what} is {host!r}, which has no IPv4 address: {error}") from None
+        raise ValueError(
+            f"{what} is {host!r}, which has no IPv4 address: {error.strerror or error}"
+        ) from None
     return str(found[0][4][0])
 
 

@@ -46,9 +46,9 @@ __all__ = ["Lab", "LabRun", "scaled", "unavailable"]
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _SUM_PER_CORE_BPS = 125_000_000
-"""Most bytes per second of all links per core, 1 Gbit/s; beyond that, processors and not links are the limit."""
+"""Largest total link bandwidth per core, in bytes per second (1 Gbit/s); above it, processors limit the speed."""
 _LATENCY = "150us"
-"""Latency of a message between two processes over a cable without a limit, in seconds (measured)."""
+"""Latency of a message between two processes over a cable without a limit (measured)."""
 _GRACE_S = 2.0
 _START_S = 30.0
 _FIRST_PORT = 29500
@@ -108,7 +108,7 @@ def scaled(
     (25000000, 1000000000)
     """
     if fastest is not None and scale is not None:
-        raise ValueError("fastest and scale are both given, only one of them can hold")
+        raise ValueError("fastest and scale exclude each other; give one")
     if not topology.links:
         raise ValueError("the topology has no links, a lab network needs some")
     if fastest is not None:

@@ -299,7 +299,9 @@ def measure(
     (1024, 0)
     """
     if iters < 1 or warmup < 0:
-        raise ValueError(f"iters is {iters} and warmup {warmup}, at least 1 and 0 are needed")
+        raise ValueError(
+            f"iters must be at least 1 and warmup at least 0; got {iters} and {warmup}"
+        )
     elements = _Elements.named(dtype)
     width = elements.memory.itemsize
     if op not in _OPS:
