@@ -56,15 +56,19 @@ def attacked(ports):
     user = NOBODY if os.geteuid() == 0 else os.geteuid()
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", attacker.__file__, *map(str, [user, *ports])],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        yield process.stdout.readline()
+        told = process.stdout.readline()
+        assert told, process.stderr.read()
+        yield told
     finally:
         process.stdin.close()
         process.stdout.close()
+        process.stderr.close()
         process.wait(20)
 
 

@@ -16,13 +16,17 @@ EACH = 400
 
 
 def sockets() -> list[str]:
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return [line.split()[-1] for line in lines if "@tacos-" in line]
+    # Names that other programs gave need not be text.
+    lines = Path("/proc/net/unix").read_bytes().split(b"\n")
+    return [line.split()[-1].decode() for line in lines if b"@tacos-" in line]
 
 
 def opened(place: str | int) -> socket.socket | None:
     family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:  # other jobs on this machine have sockets, too: too many for one process
+        return None
     connection.settimeout(5.0)
     try:
         connection.connect("\0" + place[1:] if isinstance(place, str) else ("127.0.0.1", place))
