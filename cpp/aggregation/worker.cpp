@@ -363,7 +363,7 @@ void Worker::take_result(const PacketHeader& header, std::span<const std::byte> 
   slot.open = false;
   const std::uint64_t trip = now_us > slot.sent_us ? now_us - slot.sent_us : 0;
   if (!slot.again) measure(trip);
-  // The result of a retransmitted packet may answer its first copy; then it is no evidence about later packets.
+  // The result of a retransmitted packet may answer its first copy, so it tells nothing about later packets.
   if (!slot.again || static_cast<double>(trip) >= trip_) {
     delivered_us_ = std::max(delivered_us_, slot.sent_us);
   }

@@ -113,7 +113,7 @@ struct Connection {
 
   // Observations. Times are those of the endpoint's clock.
   using Time = std::chrono::steady_clock::time_point;
-  bool local = false;  // both ends are on one machine: there is no link to watch
+  bool local = false;  // both ends are on one machine, so no link is watched
   bool dead = false;   // nothing gets through any more
   Time began, ended;   // start of the message that is being read, end of the one before
   // Bytes of that message that were in flight when it began; 0: too few to measure a speed.

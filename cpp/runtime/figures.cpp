@@ -73,7 +73,7 @@ bool LinkWatch::add(std::int32_t algorithm, double bytes, double seconds, double
 void RankWatch::start(double away, double now) {
   if (begin_ < 0) {
     begin_ = now;
-    return;  // messages before the first call are no evidence
+    return;  // messages before the first call tell nothing about speed
   }
   total_ += away;
   period_ += away;

@@ -146,7 +146,7 @@ class FairShare {
     std::vector<std::pair<Work, std::uint32_t>> marks;  // a heap, with some that have left
   };
   // What a link has to give while it is filled. The first three mean nothing, and may wrap around, in a link that
-  // does not take part, so that nobody has to ask whether it does.
+  // does not take part, so that no other code has to check for it.
   struct alignas(32) Room {
     std::uint64_t high = 0, low = 0;  // what the messages with a rate leave of the capacity
     std::uint64_t open = 0;           // messages without a rate
@@ -299,7 +299,7 @@ class FairShare {
   struct Block {
     std::uint64_t share, index;
   };
-  std::vector<Block> blocks_;             // the least share of every so many
+  std::vector<Block> blocks_;             // the least share in each block
   std::vector<std::uint32_t> crowded_;    // runners on a link that may have been given too much
   std::vector<std::uint32_t> newcomers_;  // runners without a rate
   std::vector<std::uint32_t> moved_;      // runners whose link in guess_ is another one

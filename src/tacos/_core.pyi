@@ -315,7 +315,7 @@ def channel_routes(topology: Topology, src: int, dst: int) -> list[list[int]]:
     Return the routes that the channels between two NPUs take in turn, each a list of links.
 
     They are the parallel links between the two or, where both plug into several switches, the two links through each of the
-    fastest. Empty if there are no two such routes: then all channels take the route of :func:`shortest_routes`.
+    fastest. The list is empty if there are fewer than two of them; then all channels take the route of :func:`shortest_routes`.
     """
 
 class Schedule:

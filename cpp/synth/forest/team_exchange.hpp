@@ -6,7 +6,7 @@
 // single step: every member sends its input to all others.
 //
 // An owner must have sent its sum to the others before their sums arrive and are added to it. Sums are in flight for at
-// least a latency, which is usually longer than sending them all. Otherwise there is no schedule.
+// least a latency, which is usually longer than sending them all. If it is not, no schedule is returned.
 #pragma once
 
 #include <cstdint>

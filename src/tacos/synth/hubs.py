@@ -35,21 +35,21 @@ __all__ = ["ENGINE", "hubs"]
 _MOST_MEMBERS, _MOST_SUMMING = 64, 32
 """Largest number of members, and of members of an all-reduce: for more, its sets of hubs take too long to try."""
 _MOST_BYTES = 256_000
-"""Larger collectives take the engine long, and bandwidth counts more than hops there."""
+"""Largest buffer in bytes. Larger ones take long to plan, and their time depends on bandwidth more than on hops."""
 _MOST_NEIGHBOURS = 6
-"""Neighbours per member on average beyond which two hubs in a unit are hardly nearer to the others than one."""
+"""Average number of neighbours of a member. Beyond it, two hubs in a unit are hardly nearer to the others than one."""
 _MANY = 32
-"""Members beyond which only hubs use switches, where links join the others."""
+"""Number of members beyond which only hubs use switches, if the others have links to each other."""
 _MOST_SETS = 48
 _WIDE = 1.25
-"""Hubs may take this much longer than the best if nothing else is on its way: more of them share the load."""
+"""Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
 _KEPT = 2
 _HOPS, _SPREAD_HOPS = 1_000_000, 2_000_000
-"""Hops that the core looks at to lay chunks again, for each list of hubs, and where each chunk only spreads: a tenth of a second or two."""
+"""Number of hops that the core examines to plan late chunks again: per list of hubs, and for chunks that only spread (0.1 to 0.2 s)."""
 _FAMILIES, _LAID = 6, 6.0
-"""How many lists of hubs are tried, and how often the core lays a chunk for each."""
+"""Number of lists of hubs that are tried, and how often the core plans a chunk for each."""
 _HOP_US, _LAY_US, _PAIR_US = 0.04, 0.12, 3.0
-"""Microseconds to look at a hop, to lay a chunk, per hop, and to measure the way between two members (measured; sums count twice)."""
+"""Microseconds to examine a hop, to plan one hop of a chunk, and to find the route between two members (measured)."""
 
 _Set = tuple[list[int], list[int], bool]
 """Hubs, the sizes of the groups in which they exchange, stage by stage, and whether only they use switches."""
