@@ -105,7 +105,7 @@ def test_switches_that_add_and_copy():
     four = tp.dgx_h100(4, nvls=True)
     best = tacos.bound(four, co.all_reduce(four, "1GB"))
     assert best.bandwidth_s == pytest.approx(1.5 / 400)
-    assert "the 4 boxes (box 0, …) 6 times in total, over 32 NICs" in best.why
+    assert "the 4 boxes (box 0, …) together must send every byte 6 times, over 32 NICs" in best.why
 
 
 def test_a_switch_that_only_copies():
@@ -233,7 +233,7 @@ def test_boxes_sum_and_spread_around_their_ports():
     network = tp.from_links(4, [*fast, (0, 2, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")])
     reduced = tacos.bound(network, co.all_reduce(network, "1KB"))
     assert reduced.time_s == pytest.approx(2.1e-6)
-    assert "latencies on the way there and on from there" in reduced.why
+    assert "plus the latency before and after them" in reduced.why
     assert tacos.bound(network, co.all_gather(network, "4KB")).time_s == pytest.approx(3.05e-6)
     assert tacos.bound(network, co.reduce_scatter(network, "4KB")).time_s == pytest.approx(3.05e-6)
 

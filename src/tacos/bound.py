@@ -506,7 +506,8 @@ def _bottleneck(topology: Topology, report: BoundReport, *, several: bool) -> st
     which = f"the {cut.sets} {sort} ({name}, …)"
     if several:  # each byte passes the sets of its own group
         return f"{units.format_size(cut.bytes)} must {does} {which} in all, over {over}"
-    return f"every byte must {does} one of {which} {times} times in total, over {over}"
+    verb = "send" if cut.leaving else "receive"
+    return f"{which} together must {verb} every byte {times} times, over {over}"
 
 
 def _over(count: int, links: str, bandwidth_Bps: float) -> str:
@@ -523,9 +524,9 @@ def _in_time(topology: Topology, report: BoundReport) -> str:
     there, back = (topology.link_src, topology.link_dst)[:: 1 if report.timed_leaving else -1]
     passed = inside[there] & ~inside[back]
     name, links = _named(topology, report.timed_nodes)
-    does = "leaves" if report.timed_leaving else "enters"
+    does = "leave" if report.timed_leaving else "enter"
     over = _over(int(passed.sum()), links, float(topology.link_bandwidth_Bps[passed].sum()))
-    return f"what {does} {name} passes {over}, with latencies on the way there and on from there"
+    return f"all data that {does} {name} cross {over}, plus the latency before and after them"
 
 
 _PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"}

@@ -155,7 +155,7 @@ def test_objects_print_as_sentences(torus):
     assert lines[1].split()[0] == result.candidates[0].engine
     assert lines[-1] == result.verdict()
     assert str(tacos.bound(network, collective)).startswith(
-        "at least 10.5 us: every byte must leave one of the 16 NPUs (npu 0, …) 30 times in total"
+        "at least 10.5 us: the 16 NPUs (npu 0, …) together must send every byte 30 times"
     )
     report = tacos.verify(result.best)
     assert str(report) == "the schedule is correct"
