@@ -123,15 +123,18 @@ def test_jobs_do_not_mix() -> None:
 def test_a_worker_that_is_not_welcome_says_why() -> None:
     data = np.ones(4, np.int32)
     with Switch(token=TOKEN, mtu=1500) as switch:
-        with pytest.raises(CommunicationError, match="does not accept the token"):
-            worker_of(switch.address, 0, 2, token="wrong").all_reduce(data)
-        with pytest.raises(CommunicationError, match="the switch takes 1 to 360"):
-            worker_of(switch.address, 0, 2, mtu=9000).all_reduce(data)
         with pytest.raises(
             CommunicationError, match=r"no progress for 1\.0 s: worker 1 has not joined"
         ):
             worker_of(switch.address, 0, 2, timeout=1.0).all_reduce(data)
-        assert switch.stats()["refused"] == 2
+        assert switch.stats()["refused"] == 0
+        # On a busy machine a worker may ask again before it has the answer: each time counts.
+        with pytest.raises(CommunicationError, match="does not accept the token"):
+            worker_of(switch.address, 0, 2, token="wrong").all_reduce(data)
+        assert (once := switch.stats()["refused"]) > 0
+        with pytest.raises(CommunicationError, match="the switch takes 1 to 360"):
+            worker_of(switch.address, 0, 2, mtu=9000).all_reduce(data)
+        assert switch.stats()["refused"] > once
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         worker_of("127.0.0.1:none", 0, 1)
     with pytest.raises(ValueError, match=r"which has no IPv4 address: [^\[\]]+$"):
