@@ -37,6 +37,17 @@ std::uint64_t Switch::joined(const Job& job) const {
   return all;
 }
 
+// Workers of other racks, of which the switch of a rack knows nothing. It reports them as present rather than blame them.
+std::uint64_t Switch::elsewhere() const { return parent_ != 0 ? ~members_ : 0; }
+
+std::uint64_t Switch::workers_of(const Job& job, std::uint64_t children) const {
+  std::uint64_t all = elsewhere();
+  for (; children != 0; children &= children - 1) {
+    all |= job.members[static_cast<std::size_t>(std::countr_zero(children))].members;
+  }
+  return all;
+}
+
 std::uint32_t Switch::index_of(const Job& job) const {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [&](const auto& other) { return other.get() == &job; });
@@ -167,9 +178,9 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
         welcome(*job, member, out);
       } else if (parent_ != 0 && joined(*job) == members_) {
         join_parent(*job, out);
-        answer(NoticeCode::waiting, joined(*job), "");
+        answer(NoticeCode::waiting, joined(*job) | elsewhere(), "");
       } else {
-        answer(NoticeCode::waiting, joined(*job), "");
+        answer(NoticeCode::waiting, joined(*job) | elsewhere(), "");
       }
       return;
     }
@@ -199,7 +210,7 @@ void Switch::join(Address from, const PacketHeader& header, std::span<const std:
   if (joined(*job) == (parent_ != 0 ? members_ : all_of(job->workers))) {
     formed(*job, out);
   } else {
-    answer(NoticeCode::waiting, joined(*job), "");
+    answer(NoticeCode::waiting, joined(*job) | elsewhere(), "");
   }
 }
 

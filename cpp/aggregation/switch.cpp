@@ -132,7 +132,7 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
       return;
     }
     use.sequence = header.sequence;
-    use.seen = 0;
+    use.seen = use.asking = 0;
     use.done = use.waiting = false;
     use.tag = header.tag;
     use.elements = header.elements;
@@ -157,18 +157,10 @@ void Switch::contribute(Address from, const PacketHeader& header, std::span<cons
       ++counters_.duplicates;
       ++job->duplicates;
       if (use.waiting) {
+        use.asking |= bit;
         send_up(*job, use, out);
       } else {
-        auto held = make_header(PacketKind::notice);
-        held.generation = header.generation;
-        held.sequence = header.sequence;
-        held.slot = header.slot;
-        const NoticeBody body{.incarnation = 0,
-                              .members = use.seen,
-                              .attempt = 0,
-                              .code = NoticeCode::waiting,
-                              .unused = {}};
-        reply(from, held, std::as_bytes(std::span(&body, 1)), "", out);
+        still_waiting(*job, use, bit, workers_of(*job, use.seen), out);
       }
     }
     return;
@@ -231,6 +223,26 @@ void Switch::finish(Job& job, Use& use, std::vector<Outgoing>& out) {
   }
 }
 
+// Tells children that their contributions are here and others are missing, so that they know that the switch is alive.
+// `present`: the workers that have contributed, as far as this switch knows.
+void Switch::still_waiting(const Job& job, const Use& use, std::uint64_t children,
+                           std::uint64_t present, std::vector<Outgoing>& out) {
+  const auto held = header_at(use.packet.get());
+  auto header = make_header(PacketKind::notice);
+  header.generation = job.generation;
+  header.sequence = use.sequence;
+  header.slot = held.slot;
+  const NoticeBody body{.incarnation = 0,
+                        .members = present,
+                        .attempt = 0,
+                        .code = NoticeCode::waiting,
+                        .unused = {}};
+  for (; children != 0; children &= children - 1) {
+    const auto& child = job.members[static_cast<std::size_t>(std::countr_zero(children))];
+    reply(child.address, header, std::as_bytes(std::span(&body, 1)), "", out);
+  }
+}
+
 void Switch::send_up(Job& job, Use& use, std::vector<Outgoing>& out) {
   ++counters_.forwarded;
   auto header = header_at(use.packet.get());
@@ -282,9 +294,17 @@ void Switch::from_parent(const PacketHeader& header, std::span<const std::byte> 
     begin(*job, header.generation, out);
   } else {
     NoticeBody body{};
-    if (!read_body(packet, body) || body.code == NoticeCode::waiting) return;
+    if (!read_body(packet, body)) return;
     Job* job = body.incarnation != 0 ? mine(body.incarnation, body.attempt) : in_generation();
     if (job == nullptr) return;
+    if (body.code == NoticeCode::waiting) {
+      const std::uint16_t slot = header.slot & static_cast<std::uint16_t>(~kVersionBit);
+      if (body.incarnation != 0 || slot > job->pool) return;
+      Use& use = job->slots[slot][(header.slot & kVersionBit) != 0 ? 1 : 0];
+      if (!use.waiting || use.sequence != header.sequence) return;
+      still_waiting(*job, use, std::exchange(use.asking, 0), body.members | members_, out);
+      return;
+    }
     const auto* text = reinterpret_cast<const char*>(packet.data()) + kHeader + sizeof body;
     const std::string why(text, packet.size() - kHeader - sizeof body);
     if (body.code == NoticeCode::failed || body.code == NoticeCode::refused) {

@@ -19,7 +19,8 @@
 // operation m − 1 is complete on all workers.
 //
 // **Hierarchies.** A switch with a parent sends its sums to the parent as a worker would, and passes the parent's results to
-// its children. It has no timers: when a child retransmits, it retransmits to the parent.
+// its children. It has no timers: when a child retransmits, it retransmits to the parent, and passes the parent's answer to
+// that child. So workers notice both a dead switch of their rack and a dead parent by its silence.
 //
 // The cost per packet is that of adding its integers; jobs are looked up by index.
 #pragma once
@@ -151,6 +152,7 @@ class Switch {
     std::uint32_t sequence = 0;
     std::uint32_t tag = 0;
     std::uint64_t seen = 0;
+    std::uint64_t asking = 0;  // children that retransmitted while the parent has not answered
     std::uint16_t elements = 0;
     bool done = true;                     // the result is complete
     bool waiting = false;                 // the sum was sent to the parent
@@ -196,6 +198,10 @@ class Switch {
   void end_generation(Job& job);
   void add(Use& use, const PacketHeader& header, std::span<const std::byte> packet, bool first);
   void finish(Job& job, Use& use, std::vector<Outgoing>& out);
+  void still_waiting(const Job& job, const Use& use, std::uint64_t children, std::uint64_t present,
+                     std::vector<Outgoing>& out);
+  std::uint64_t elsewhere() const;
+  std::uint64_t workers_of(const Job& job, std::uint64_t children) const;
   void send_up(Job& job, Use& use, std::vector<Outgoing>& out);
   void from_parent(const PacketHeader& header, std::span<const std::byte> packet,
                    std::vector<Outgoing>& out);

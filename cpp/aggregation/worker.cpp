@@ -13,7 +13,6 @@ namespace tacos::aggregation {
 namespace {
 
 constexpr std::size_t kHeader = sizeof(PacketHeader);
-constexpr std::uint64_t kMostTimer_us = 2'000'000;
 constexpr std::uint64_t kMostProbe_us = 100'000;  // longest pause between probes (chosen)
 constexpr std::size_t kProbes = 2;                // slots that the first probe retransmits (chosen)
 constexpr std::uint32_t kMostDoublings = 3;       // each later probe doubles them, up to 16 slots
@@ -403,8 +402,10 @@ void Worker::finish() {
 
 // --- time
 
+// A result waits for the last contribution, so a long trip tells of a peer that is late or has lost a packet, not of the
+// network. Counted whole, one loss would delay the discovery of the next one, which lengthens the trips further.
 void Worker::measure(std::uint64_t trip_us) {
-  const auto trip = static_cast<double>(trip_us);
+  const auto trip = static_cast<double>(std::min(trip_us, kMostProbe_us));
   if (!measured_) {
     trip_ = trip;
     deviation_ = trip / 2;
@@ -418,7 +419,8 @@ void Worker::measure(std::uint64_t trip_us) {
 std::uint64_t Worker::timer_us() const {
   if (!measured_) return settings_.timer_us;
   const auto timer = static_cast<std::uint64_t>(trip_ + 4 * deviation_);
-  return std::clamp(timer, settings_.least_timer_us, kMostTimer_us);
+  return std::clamp(timer, settings_.least_timer_us,
+                    std::max(settings_.least_timer_us, kMostProbe_us));
 }
 
 // How much later than a newer packet's a result may arrive, because peers and paths differ.

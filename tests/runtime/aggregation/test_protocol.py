@@ -468,25 +468,92 @@ def test_workers_that_are_an_operation_apart_meet_again() -> None:
     assert first.machine.counters["repeats"] + second.machine.counters["repeats"] <= 1
 
 
+def racks(
+    seed: int, weather: Weather, inputs: list[list[np.ndarray]], first: int, **timing: float
+) -> Network:
+    """A core and two racks: the first one has this many workers."""
+    workers = len(inputs)
+    network = Network(seed, weather)
+    network.switches[PORT] = AggregationSwitch([TOKEN], 1)
+    in_first = (1 << first) - 1
+    for address, members in ((2 * PORT, in_first), (3 * PORT, (1 << workers) - 1 - in_first)):
+        network.switches[address] = AggregationSwitch([TOKEN], address)
+        network.switches[address].set_parent(PORT, members)
+    for worker in range(workers):
+        parent = 2 * PORT if worker < first else 3 * PORT
+        add_host(network, worker, workers, inputs[worker], parent, 4, 8, **timing)
+    return network
+
+
 def test_a_rack_under_a_core() -> None:
     """Two racks of three and two workers: the core sees two children, sums are those of all five."""
     inputs = arrays(4, 5, [100, 33, 8], "float32")
-    network = Network(7, Weather(0.1, 0.1, (5, 100), 0.02))
-    core, racks = PORT, (2 * PORT, 3 * PORT)
-    network.switches[core] = AggregationSwitch([TOKEN], 1)
-    for number, (address, members) in enumerate(zip(racks, (0b00111, 0b11000), strict=True)):
-        network.switches[address] = AggregationSwitch([TOKEN], 10 + number)
-        network.switches[address].set_parent(core, members)
-    for worker in range(5):
-        add_host(network, worker, 5, inputs[worker], racks[worker > 2], 4, 8)
+    network = racks(7, Weather(0.1, 0.1, (5, 100), 0.02), inputs, first=3)
     network.run()
     hosts = list(network.hosts.values())
     assert [host.done for host in hosts] == [3] * 5
     check_sums(inputs, [host.outputs for host in hosts], 8)
     total = sum(packets_of(n, 8, 4, "float32") for n in (100, 33, 8)) + 3
-    assert network.switches[core].counters["contributions"] == 2 * total
-    assert network.switches[racks[0]].counters["contributions"] == 3 * total
-    assert network.switches[racks[1]].counters["results"] == total
+    assert network.switches[PORT].counters["contributions"] == 2 * total
+    assert network.switches[2 * PORT].counters["contributions"] == 3 * total
+    assert network.switches[3 * PORT].counters["results"] == total
+
+
+def after_the_first_sum(begun: int = 2, **timing: float) -> Network:
+    """Two racks of two workers; the first few workers have begun a second sum, the others are late."""
+    data = [np.arange(40, dtype=np.int32)]
+    inputs = [data * (2 if worker < begun else 1) for worker in range(4)]
+    network = racks(5, Weather(), inputs, first=2, **timing)
+    while [host.done for host in network.hosts.values()] != [1] * 4:
+        network.step()
+    return network
+
+
+def test_a_rack_waits_for_another_that_is_late() -> None:
+    """The core answers what a rack retransmits, and the rack's switch passes that on: nobody is silent."""
+    network = after_the_first_sum(silence_s=3.0, timeout_s=60.0)
+    began = network.now
+    while network.now < began + 20_000_000 and network.step():
+        pass
+    hosts = list(network.hosts.values())
+    for host in hosts[2:]:
+        host.inputs.append(host.inputs[0])
+        network.start(host)
+    network.run()
+    assert [(host.done, host.machine.failure) for host in hosts] == [(2, "")] * 4
+    assert np.array_equal(hosts[0].outputs[1], 4 * np.arange(40, dtype=np.int32))
+
+
+def test_whom_a_rack_waits_for() -> None:
+    """The core names the workers of the late rack; a rack's own switch does not blame those of other racks."""
+    network = after_the_first_sum(timeout_s=1.0)
+    network.run()
+    failures = [host.machine.failure for host in network.hosts.values()]
+    assert failures[:2] == ["no progress for 1.0 s: worker 2, 3 has not sent its data"] * 2
+    network = after_the_first_sum(begun=1, timeout_s=1.0)
+    network.run()
+    host = network.hosts[100 << 16]
+    assert host.machine.failure == "no progress for 1.0 s: worker 1 has not sent its data"
+
+
+def test_a_rack_notices_that_the_core_is_gone() -> None:
+    network = after_the_first_sum(silence_s=3.0, timeout_s=60.0)
+    began = network.now
+    del network.switches[PORT]
+    network.run()
+    failures = [host.machine.failure for host in network.hosts.values()]
+    assert failures[:2] == ["the switch has not answered for 3.0 s"] * 2
+    assert network.now < began + 4_000_000
+
+
+def test_losses_delay_sums_but_do_not_slow_down_their_own_discovery() -> None:
+    """Trips that were long because of a loss must not lengthen the timers, or each loss takes longer to find."""
+    inputs = arrays(1, 4, [900], "float32")
+    for seed in range(8):
+        network = racks(seed, Weather(0.1, 0.0, (100, 2000)), inputs, first=2, silence_s=3.0)
+        network.run()
+        assert [host.machine.failure for host in network.hosts.values()] == [""] * 4
+        assert network.now < 8_000_000
 
 
 @settings(max_examples=15, deadline=None)
