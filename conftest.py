@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 from tests.pages import Page
 
+pytest_plugins = ["tests.support.attempts"]
+
 NEEDED = {
     "torch": [
         "src/tacos/runtime/torch/*",
