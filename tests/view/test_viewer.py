@@ -211,7 +211,7 @@ def test_a_click_selects_an_npu_and_says_what_it_holds_and_why_it_waits(view, re
     assert text.startswith("NPU 1")
     assert "complete none yet" in text
     assert (
-        "chunk 0 → NPU 2 at 2.000 µs waits for its data from NPU 0, which arrive at 2.000 µs"
+        "chunk 0 → NPU 2 at 2.000 us waits for its data from NPU 0, which arrive at 2.000 us"
         in text
     )
     assert "Receives now chunk 0 ← NPU 0" in text
@@ -224,7 +224,7 @@ def test_a_click_selects_an_npu_and_says_what_it_holds_and_why_it_waits(view, re
     text = panel(shown)
     assert "own data chunks 0–1" in text
     assert (
-        "chunk 1 → NPU 1 at 1.000 µs waits for the link, busy with chunk 0 until 1.000 µs" in text
+        "chunk 1 → NPU 1 at 1.000 us waits for the link, busy with chunk 0 until 1.000 us" in text
     )
 
 

@@ -20,7 +20,7 @@ function scaled(value, steps) {
 const TIMES = [
   [1, "s"],
   [1e-3, "ms"],
-  [1e-6, "µs"],
+  [1e-6, "us"],
   [1e-9, "ns"],
   [1e-12, "ps"],
 ];
