@@ -1,4 +1,4 @@
-"""Schedules: the validating constructor, what can be asked, and what can be made of one."""
+"""Schedules: the validating constructor, queries, and derived schedules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ring_reduce_scatter(n=4, *, size=None):
 
 
 def columns(**changes):
-    """Chunks 0 and 1 from NPU 0 to 1, chunk 2 over two hops from 2 to 0: three lanes' worth."""
+    """Two lanes: chunks 0 and 1 from NPU 0 to 1, and over two hops from 1 to 3."""
     topology = tp.ring(4, bidirectional=False, **SPEED)
     return {
         "collective": co.broadcast(topology, 3000, chunks=3),
@@ -128,7 +128,7 @@ def ints(*values):
         ),
         (
             {"orders": [0], "node_image": ints(1, 2, 3, 0), "link_image": ints(1, 2, 3, 0)},
-            "a generator of order 0",
+            "a generator has order 0",
         ),
         (
             {"orders": [5], "node_image": ints(1, 2, 3, 0), "link_image": ints(1, 2, 3, 0)},
@@ -204,7 +204,7 @@ def test_efficiency_needs_a_bound():
 @given(orders())
 def test_a_transfer_takes_eight_bytes(order):
     schedule = order.retimed()
-    legs = schedule.start.size - schedule.transfers  # those beyond the first take a start more
+    legs = schedule.start.size - schedule.transfers  # legs beyond the first take one more start
     lanes = schedule.lane_route.size
     assert schedule.memory_bytes <= 8 * schedule.transfers + 4 * legs + 32 * lanes + 32
     assert schedule.memory_bytes >= 8 * schedule.transfers
@@ -216,7 +216,7 @@ def test_memory_of_many_chunks():
     assert schedule.memory_bytes < 8.1 * schedule.transfers
 
 
-# --- what can be asked --------------------------------------------------------------------------
+# --- queries ------------------------------------------------------------------------------------
 
 
 @given(orders())
@@ -304,7 +304,7 @@ def test_dependencies_by_hand():
 
 
 def test_dependencies_of_sums_and_inputs():
-    """2 reads the sums of 0 and 1; an NPU that reads its input depends on nothing."""
+    """NPU 2 reads its sum with 0 and 1; an NPU that reads its input depends on nothing."""
     topology = tp.fully_connected(4, **SPEED)
     table = routes(topology, pairs=([0, 1, 2], [2, 2, 3]))
     collective = co.custom(topology, [1000], [[0, 1, 2]], [[3]], reduces=True)
@@ -347,7 +347,7 @@ def test_dependencies_are_writers_that_arrived_in_time(order):
             assert begin[i] == begin[i + 1]
 
 
-# --- what can be made of one --------------------------------------------------------------------
+# --- derived schedules --------------------------------------------------------------------------
 
 
 def rotated(n=4):

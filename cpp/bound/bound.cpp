@@ -19,18 +19,17 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kFlowBudget = 3e8;  // links visited by flows (chosen)
-constexpr NodeId kNodesForFlows =
-    2048;  // of a symmetric network; beyond, its dimensions say enough
+constexpr double kFlowBudget = 3e8;        // links visited by flows (chosen)
+constexpr NodeId kNodesForFlows = 2048;    // in larger symmetric networks, dimensions suffice
 constexpr NodeId kNpusForRemainders = 64;  // in larger networks a byte more or less does not matter
 constexpr double kSame = 1 + 1e-9;
-constexpr std::size_t kMostRanges = 8;  // of distances around one NPU
+constexpr std::size_t kMostRanges = 8;  // distances tried around one NPU
 
 double seconds(Ratio ratio) {
   return static_cast<double>(ratio.bytes) / static_cast<double>(ratio.bandwidth_Bps);
 }
 
-// Whether every NPU takes part in the same way, so that a symmetry of the network is one of the problem.
+// Whether every NPU takes part in the same way, so that a symmetry of the network is a symmetry of the problem.
 bool all_take_part_alike(const Topology& topology, const Collective& collective) {
   return std::all_of(collective.parts().begin(), collective.parts().end(),
                      [&](const CollectivePart& part) {
@@ -82,7 +81,7 @@ class Search {
     return report_;
   }
 
-  // Only the cuts of single NPUs' demands, and for every NPU the set around it that binds.
+  // Searches only the cuts of single NPUs' demands, and keeps the binding set around each NPU.
   Ratio run_flows(bool reversed) {
     keep_tight_ = !reversed;
     weigh_ports();
@@ -145,7 +144,7 @@ class Search {
     }
   }
 
-  // Single NPUs and the others that are at least some distance away.
+  // Evaluates single NPUs against the NPUs that are at least some distance away.
   void weigh_near_and_far() {
     for (const NodeId npu : representatives()) {
       for (const bool leaving : {true, false}) {
@@ -225,17 +224,17 @@ class Search {
     unreachable(topology_, found.first, found.second);
   }
 
-  // The NPUs whose links carry the most, in and out, and those whose links need the most time.
+  // The NPUs whose links need the most time, out and in, without and with latency.
   void weigh_ports() {
     const auto load = ports(collective_);
-    // The last of several equal NPUs has the smallest piece.
+    // In a symmetric network, only the first and the last NPU: the last has the smallest piece.
     const NodeId stride = symmetric_ ? std::max<NodeId>(topology_.npus() - 1, 1) : 1;
     for (const bool leaving : {true, false}) {
       std::pair<double, NodeId> fullest{0, -1}, slowest{0, -1};
       for (NodeId npu = 0; npu < topology_.npus(); npu += stride) {
         const auto bytes = (leaving ? load.out : load.in)[at(npu)];
         if (bytes == 0) continue;
-        double bandwidth = 1e-300;  // no links: more than any time
+        double bandwidth = 1e-300;  // without links, the time exceeds all others
         Time latency = kLongestTime;
         for (const auto link : leaving ? topology_.out_links(npu) : topology_.in_links(npu)) {
           bandwidth += static_cast<double>(topology_.bandwidth(link));
@@ -268,7 +267,7 @@ class Search {
           weigh_narrowest(parts, leaving);
           continue;
         }
-        // The widest block may have most to carry.
+        // A wider block may have more to carry, so all are evaluated.
         for (std::int32_t block = 0; block < parts.count; ++block) {
           weigh(parts.nodes(block), leaving);
         }
@@ -376,7 +375,7 @@ class Search {
     }
     if (!keep_tight_) return;
     auto npus = npus_of(search.tight());
-    if (npus.size() == at(topology_.npus())) npus.clear();  // no set at all
+    if (npus.size() == at(topology_.npus())) npus.clear();  // no set is tight
     tight_.push_back({demand.sink, best_, std::move(npus)});
   }
 
@@ -425,8 +424,8 @@ class Search {
       parts.gather_members(topology_, part.group.span());
       weigh_parts(part, parts);
     }
-    // An all-gather of the same buffer: its binding sets are those of the all-reduce, and the time of
-    // both halves is a time that can be reached.
+    // An all-gather of the same buffer: its binding sets are those of the all-reduce, and the sum of the
+    // times of both halves is attainable.
     auto half = part;
     half.chunks = 0;
     half.kind = all_gather;
@@ -449,8 +448,8 @@ class Search {
                          report_.bandwidth_s * kSame >= there + back;
   }
 
-  // All-reduces that run at once pass the borders of the same sets. A set without a member of one of them may add up for
-  // it; then each of its members' sets sends and receives, so that what is counted for it is still too little.
+  // All-reduces that run at once cross the borders of the same sets. If a set without a member of one all-reduce adds up for
+  // it, then all p sets with a member send and receive, so that the 2(p - 1) passages counted are still a lower bound.
   void weigh_all_reduces() {
     std::vector<NodeId> members;
     for (const auto& part : collective_.parts()) {
@@ -496,10 +495,10 @@ class Search {
   const Topology& topology_;
   const Collective& collective_;
   const Progress& progress_;
-  const bool alike_;  // what every NPU sends and receives
+  const bool alike_;  // whether every NPU takes part in the same way
   const bool symmetric_;
   const bool uneven_;               // members' pieces differ by a byte
-  const bool large_;                // too large for flows and for whole shortest paths
+  const bool large_;                // too large for flows and for all shortest paths
   const std::vector<NodeId> twin_;  // the first node with the same neighbours
   Ratio best_;
   BoundReport report_;
@@ -509,13 +508,13 @@ class Search {
     std::vector<NodeId> npus;
   };
   bool keep_tight_ = false;
-  bool in_time_ = false;  // whether latencies are weighed, too
+  bool in_time_ = false;  // whether timed cuts are evaluated, too
   TimedCuts timed_;
   std::vector<Tight> tight_;
 };
 
-// After an all-gather's search: for each member the smallest binding set around it, unless it is as wide
-// as the network.
+// After an all-gather's search: for each member the smallest binding set around it, unless it contains
+// all members.
 std::vector<std::vector<NodeId>> Search::tight_sets() {
   std::vector<std::vector<NodeId>> result;
   const auto& group = collective_.parts()[0].group;

@@ -133,7 +133,8 @@ void add(Crossing& result, const CollectivePart& part, const NodeSet& inside) {
   }
 }
 
-// What has to enter (or leave) the member at `position`, as (member, bytes) that it comes from.
+// Calls take(member, bytes) for what must enter the member at `position` from that member (`reversed`: leave it to
+// that member).
 template <typename Take>
 void member_supplies(const CollectivePart& part, std::int64_t position, bool reversed,
                      const Take& take) {
@@ -186,7 +187,7 @@ void named_deliveries(const CollectivePart& part,
   const auto n = group.size();
   const auto holding = group.first(std::min(n, at(part.size)));  // whose piece has any bytes
   const auto smallest = largest_piece(std::max<std::int64_t>(part.size / part.members(), 1),
-                                      part.chunks);  // of the smallest piece with any bytes
+                                      part.chunks);  // chunk of the smallest piece with bytes
   std::vector<NodeId> to;
   switch (part.kind) {
     case broadcast:

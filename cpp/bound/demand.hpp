@@ -4,7 +4,7 @@
 // A chunk must leave a set S at least once if some output is outside S and
 //   - all its inputs are in S (equal replicas), or
 //   - some input is in S (a sum, which contains every input).
-// Switches that multicast or reduce can make one passage serve many, but not none.
+// Switches that multicast or reduce let one passage serve many NPUs, but there must be one.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ namespace tacos {
 
 struct Crossing {
   __int128 bytes = 0;
-  std::map<std::int64_t, std::int64_t> chunks;  // how many of each size; empty: not chosen yet
+  std::map<std::int64_t, std::int64_t> chunks;  // number of each size; empty: not chosen yet
 };
 
-// What must leave the set at least once. O(members), or O(pairs) where sizes differ by pair.
+// What must leave the set at least once. O(members), or O(pairs) if sizes differ by pair.
 Crossing crossing(const Collective& collective, const NodeSet& inside);
 
-// All that has to move: every chunk that some NPU needs and does not hold, `times` over.
+// The whole buffer of a part, `times` over.
 Crossing whole_buffer(const CollectivePart& part, std::int64_t times);
 
-// The NPUs' least traffic: what has to leave and to enter each. O(members) or O(pairs).
+// The bytes that must at least leave and enter each NPU. O(members) or O(pairs).
 struct Ports {
   std::vector<double> out, in;
 };
@@ -38,7 +38,7 @@ Ports ports(const Collective& collective);
 
 // The demand of NPU `npu`: what has to enter it (`reversed`: leave it, with the destinations as
 // supplies). Sums count at their single end; an all-reduce counts as a reduce to its first member.
-// Custom parts are left out. Empty if there is no demand.
+// Custom parts are left out. nullopt if there is no demand.
 std::optional<SinkDemand> demand_at(const Collective& collective, NodeId npu, bool reversed);
 
 // The custom chunks' demands, one for each pair of a chunk and an NPU that needs it (for sums: and
@@ -51,7 +51,7 @@ void custom_demands(const Collective& collective,
 std::vector<std::int32_t> alike(const Collective& collective);
 
 // A chunk of `bytes` goes from the nearest of `from` to all of `to`; `reversed`: from all of `to` to
-// all of `from`, of which there is one then.
+// `from`, which is a single node then.
 struct Delivery {
   std::span<const NodeId> from, to;
   std::int64_t bytes = 0;
@@ -59,7 +59,7 @@ struct Delivery {
   bool own = false;  // whether `to` differs from one NPU to the next
 };
 // The deliveries that a collective needs: at most one per NPU and part or, in custom parts, per chunk.
-// Where pairs may have any sizes, the smallest. Ends when `take` returns false.
+// If sizes differ by pair, `bytes` is the smallest. Ends when `take` returns false.
 void deliveries(const Collective& collective, const std::function<bool(const Delivery&)>& take);
 
 }  // namespace tacos

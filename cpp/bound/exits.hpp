@@ -40,7 +40,7 @@ class Exits {
     __int128 sum = 0, head_start = 0;  // Σ bandwidth, Σ bandwidth·latency
     const __int128 amount = std::min(bytes, kMost) * kPicosecondsPerSecond;
     Time best = kLongestSchedule;
-    for (const auto& [kind, count] : kinds_) {  // the quick ones first
+    for (const auto& [kind, count] : kinds_) {  // by latency
       if (sum > 0 && kind.latency >= best) break;
       const auto share = static_cast<__int128>(kind.bandwidth) * count;
       sum += share;
@@ -64,8 +64,8 @@ class Exits {
       }
       return sum >= chunks;
     };
-    Time low = from, high = std::max<Time>(from, 1);  // low does not fit, or is enough as it is
-    if (fits(low)) return low;
+    Time low = from, high = std::max<Time>(from, 1);
+    if (fits(low)) return low;  // from here on, low does not fit
     while (!fits(high)) {
       if (high >= kLongestSchedule / 2) return high;
       low = high;
@@ -91,7 +91,8 @@ class Exits {
   __int128 bandwidth_ = 0;
 };
 
-// The chunks by size, largest first: how many have at least that size, for up to 16 of the sizes.
+// The least time, at least `from`, in which whole chunks can cross: for up to 16 sizes, all chunks of at least
+// that size must fit.
 inline Time whole_chunks(const Crossing& crossing, const Exits& exits, LinkModel model, Time from) {
   const std::size_t stride = std::max<std::size_t>(crossing.chunks.size() / 16, 1);
   std::int64_t count = 0;

@@ -14,7 +14,7 @@ namespace tacos {
 
 namespace {
 
-constexpr double kBudget = 3e7;  // of links touched
+constexpr double kBudget = 3e7;  // links visited (chosen)
 
 // Lower bounds of a chunk's time on every link. Through switches a chunk is serialized once, by the
 // slowest link; the first link and the last one are at most as slow.

@@ -11,7 +11,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kMostDimensions = 6;  // of which all subsets are tried; else the inner ones
+constexpr std::size_t kMostDimensions = 6;  // to try all subsets; otherwise only the inner ones
 
 // The stride of NPU ids in each dimension, and its size.
 struct Stride {
@@ -50,7 +50,7 @@ Neighbourhood neighbourhood(const Topology& topology, const Parts& parts, NodeId
   return result;
 }
 
-// The set that gains most from including the node, and by how much its outgoing links decrease.
+// The set that gains most from including the node, and the decrease of its outgoing bandwidth.
 std::pair<std::int32_t, double> best_set(const Neighbourhood& around) {
   std::pair<std::int32_t, double> best{-1, 0};
   for (const auto* side : {&around.in, &around.out}) {
@@ -253,7 +253,7 @@ std::vector<NodeId> translated(const Topology& topology, std::span<const NodeId>
 
 namespace {
 
-// The dimension in which alone an NPU differs from NPU 0, or -1.
+// The only dimension in which an NPU differs from NPU 0, or -1.
 int along(const std::vector<Stride>& dims, NodeId npu) {
   int found = -1;
   for (std::size_t d = 0; d < dims.size(); ++d) {
@@ -264,7 +264,7 @@ int along(const std::vector<Stride>& dims, NodeId npu) {
   return found;
 }
 
-// The dimension that a link out of NPU 0 leads along, or -1 where there is no such dimension.
+// The dimension that a link out of NPU 0 leads along, or -1 if there is no such dimension.
 int along(const Topology& topology, const std::vector<Stride>& dims, LinkId link) {
   const NodeId next = topology.dst(link);
   if (topology.is_npu(next)) return along(dims, next);

@@ -15,23 +15,23 @@ struct Parts {
   std::int32_t count = 0;
   std::vector<std::int32_t> of;  // per node: its set, or -1
 
-  // Sets of NPUs, larger ones first if they overlap. A switch joins a set if that removes more
-  // outgoing links than it adds.
+  // Makes parts of sets of NPUs; a set that overlaps a larger one is dropped. A switch joins a set if
+  // that reduces the bandwidth out of the set.
   static Parts of_sets(const Topology& topology, std::vector<std::vector<NodeId>> sets);
 
   std::vector<NodeId> nodes(std::int32_t set) const;
-  // Of every set, out of it or into it.
+  // The bandwidth out of (or into) each set.
   std::vector<double> bandwidth(const Topology& topology, bool leaving) const;
   // The links out of (or into) all sets.
   Exits exits(const Topology& topology, bool leaving) const;
 
-  // Only sets with a member remain; all other nodes that can add or copy join one of them.
+  // Keeps the sets that contain a member; all other nodes that can add or copy join one of them.
   void gather_members(const Topology& topology, std::span<const NodeId> members);
 
   void join_switches(const Topology& topology);
 };
 
-// Subsets of a topology's dimensions, as one flag each, that make at least two blocks.
+// The subsets of a topology's dimensions (one flag per dimension) that make at least two blocks.
 std::vector<std::vector<bool>> dimension_choices(const Topology& topology);
 
 // The blocks of NPUs that differ in the chosen dimensions only, with their switches.
@@ -50,9 +50,9 @@ std::vector<NodeId> translated(const Topology& topology, std::span<const NodeId>
 struct Line {
   Time farthest_ps = 0;  // to the farthest NPU that differs from NPU 0 in this dimension only
   NodeId farthest = 0;
-  std::int64_t hops = 0;  // from NPU 0 to all those NPUs together; through a switch is one
-  std::int64_t bandwidth_Bps = 0, first_Bps = 0;  // of NPU 0's links along it: all, and one
-  bool even = true;                               // whether they are alike
+  std::int64_t hops = 0;  // sum from NPU 0 to all those NPUs; NPU to switch to NPU is one hop
+  std::int64_t bandwidth_Bps = 0, first_Bps = 0;  // of NPU 0's links along it: their sum, the first
+  bool even = true;                               // whether their bandwidths are equal
 };
 
 // The lines of a symmetric topology through NPU 0, in time proportional to their lengths; empty where

@@ -14,7 +14,7 @@ using enum CollectiveKind;
 
 constexpr std::size_t kMostSteps = 24;  // of one node; more are merged, at the earlier time
 
-// What the members of a part need of each other.
+// What the members of a part need from each other.
 struct Need {
   bool adds = false, copies = false;
   __int128 bytes = 0;  // counted once for every pair
@@ -118,7 +118,7 @@ TimedCuts::Steps TimedCuts::steps(NodeId node, std::span<const NodeId> ends, boo
   Steps all;
   for (const auto& [place, later] : beyond(node, reversed)) {
     const auto& far = distance(place, reversed);
-    Steps here;  // first the number at each time
+    Steps here;  // the number at each time, then sums
     for (const NodeId end : ends) {
       const Time time = far[at(end)];
       if (time < 0) continue;
@@ -157,7 +157,7 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
   const auto needed = need(part, from, to);
   if (needed.bytes == 0) return 0;
   std::map<NodeId, Steps> sent, spread;
-  std::map<Time, __int128> steeper;  // bytes in a second that are added to the slope
+  std::map<Time, __int128> steeper;  // increases of the slope, in bytes per second
   for (LinkId link = 0; link < topology_.links(); ++link) {
     const NodeId tail = topology_.src(link), head = topology_.dst(link);
     if (!outside[at(tail)] || outside[at(head)]) continue;
@@ -183,7 +183,7 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
   __int128 done = 0, slope = 0;
   Time now = 0;
   for (const auto& [bend, more] : steeper) {
-    // Beside what is wanted, floating point is exact enough to say whether the product may be formed.
+    // Floating point is exact enough to tell whether the product below could overflow.
     if (static_cast<double>(done) + static_cast<double>(slope) * static_cast<double>(bend - now) >
         2 * static_cast<double>(wanted)) {
       break;

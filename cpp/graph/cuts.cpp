@@ -42,7 +42,8 @@ CutSearch::CutSearch(const Topology& topology, bool reversed)
 }
 
 std::optional<NodeSet> CutSearch::above(const SinkDemand& demand, Ratio time) {
-  // Within bytes/bandwidth a link carries its bandwidth times that; times `bandwidth`, all is whole.
+  // In `time` a link carries its bandwidth · time.bytes / time.bandwidth_Bps bytes. Multiplying everything by
+  // time.bandwidth_Bps makes all amounts whole numbers.
   std::int64_t unit = std::gcd(time.bytes, demand.bytes);
   for (const auto& supply : demand.supplies) unit = std::gcd(unit, supply.bytes);
   unit = std::max<std::int64_t>(unit, 1);

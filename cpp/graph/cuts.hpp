@@ -27,7 +27,7 @@ struct Supply {
   std::int64_t bytes;
 };
 
-// The demand of one sink. Usually all supplies; `bytes` may be less than their sum, for example if several
+// The demand of one sink. `bytes` is usually the sum of the supplies, but may be less, for example if several
 // nodes hold the same data.
 struct SinkDemand {
   NodeId sink = 0;
@@ -35,7 +35,7 @@ struct SinkDemand {
   std::vector<Supply> supplies;
 };
 
-// Seconds, as a fraction.
+// A time in seconds, as a fraction.
 struct Ratio {
   std::int64_t bytes = 0;
   std::int64_t bandwidth_Bps = 1;
@@ -47,7 +47,7 @@ class CutSearch {
   // the set of nodes that receive it.
   CutSearch(const Topology& topology, bool reversed);
 
-  // A cut whose time is above `time`, if there is one; contains no sink.
+  // A cut whose time is above `time`, if there is one. It does not contain the sink.
   std::optional<NodeSet> above(const SinkDemand& demand, Ratio time);
 
   // After above() found none: the smallest set around the sink whose incoming bandwidth is only just

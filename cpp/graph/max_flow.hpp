@@ -23,8 +23,7 @@ class MaxFlow {
 
   void set_capacity(std::size_t arc, Amount capacity) { capacity_[arc] = capacity; }
 
-  // The largest flow from source to sink, or `limit` where it reaches that. Capacities and limit
-  // are at most 2^61.
+  // The largest flow from source to sink, but at most `limit`. Capacities and limit are at most 2^61.
   Amount run(Node source, Node sink, Amount limit);
 
   // After a run: 1 for the nodes with a path from the source, or to the sink, over arcs that have
@@ -45,8 +44,8 @@ class MaxFlow {
   std::vector<Edge> edges_;
   std::vector<std::int32_t> forward_;  // position of every arc among the edges
   std::vector<Amount> capacity_;       // of every arc
-  std::vector<Amount> left_;           // of every edge
-  std::vector<std::int32_t> level_;    // hops to the sink; -1: too far
+  std::vector<Amount> left_;           // residual capacity of every edge
+  std::vector<std::int32_t> level_;    // hops to the sink; -1: not reached
   std::vector<std::int64_t> next_;
   std::vector<Node> queue_;
   std::vector<std::int32_t> path_;

@@ -216,8 +216,8 @@ class SymbolicRun {
     return id;
   }
 
-  // Makes a value the input or a version of `acc`; for a chunk that does not reduce, what arrived is
-  // `acc` already. Returns what is in the way, if something is; then nothing has changed.
+  // Makes a value the input or a version of `acc`; for a chunk that does not reduce, a value that arrived is
+  // `acc` already. If that is impossible, changes nothing and returns the reason.
   const char* settle(ValueId id, NodeId rank) {
     const Value value = values_[at(id)];
     if (value.kind == Kind::own || value.kind == Kind::acc) return nullptr;
@@ -272,7 +272,7 @@ class SymbolicRun {
       transfer.target = number;
       transfer.version = acc.version;
     }
-    // To nothing, several parts are added in any order; the first of them is not a copy.
+    // If the rank had nothing of the chunk, several parts are added in any order, so the first is not a copy.
     if (adds && acc.lone >= 0) transfers_[at(acc.lone)].op = Op::reduce;
     if (empty && parts_.size() > 1) transfers_[at(parts_[0])].op = Op::reduce;
     acc.lone = empty && parts_.size() == 1 ? parts_[0] : -1;
@@ -320,7 +320,7 @@ class SymbolicRun {
   std::vector<ThreadId> threads_;      // per step
   std::vector<std::int32_t> message_;  // per step: first transfer of what it sends
   std::vector<LiftedTransfer> transfers_;
-  std::vector<std::int64_t> seen_;  // per transfer, the last search that met it
+  std::vector<std::int64_t> seen_;  // per transfer, the last search that visited it
   std::int64_t searches_ = 0;
   std::vector<Value> values_;
   std::vector<Acc> accs_;

@@ -13,7 +13,7 @@ namespace tacos {
 
 namespace {
 
-using Node = std::int32_t;  // a transfer, or a joint between many that precede and many that follow
+using Node = std::int32_t;  // a transfer, or a joint: all transfers before it precede all after it
 
 struct Edge {
   Node from, to;

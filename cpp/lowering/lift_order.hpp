@@ -4,8 +4,8 @@
 // after the next writer has started: both may start together, as in an exchange. A copy starts after
 // all earlier writers have arrived, and additions to it start after the copy has arrived. Transfers in a cycle
 // of "not after" share a step (they are a strongly connected component); a cycle with an "arrived" has no
-// order. All others get separate steps. As far as the rules allow, the
-// most urgent transfers come first. Among these, each NPU first sends to the next NPU, then to the one after it, and so on, so
+// order. All others get separate steps. As far as the rules allow, the most urgent transfers come first.
+// Among equally urgent ones, each NPU first sends to the next NPU, then to the one after it, and so on, so
 // that few send to the same NPU at a time: `retime` breaks ties in this order.
 #pragma once
 

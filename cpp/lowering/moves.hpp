@@ -27,8 +27,8 @@ struct Move {
 std::vector<Move> all_moves(const Schedule& schedule);
 std::vector<Move> moves_of(const Schedule& schedule, NodeId rank);
 
-// Between two NPUs, chunks of one channel leave and arrive in one order and over one route. Where channels take several
-// routes in turn (channel_routes), a chunk gets a channel that takes the schedule's.
+// Between two NPUs, the chunks of one channel leave and arrive in the same order and take the same route. If channels take
+// several routes in turn (channel_routes), a chunk gets a channel that takes its route in the schedule.
 void assign_channels(const Routes& routes, std::vector<Move>& moves);
 
 // Whether the channels between some NPUs may take several routes.
@@ -41,8 +41,8 @@ std::vector<SumOrder::Sum> put_sums_in_order(const Collective& collective,
 // Whether messages of different connections may cross one link.
 bool routes_share_links(const Schedule& schedule);
 
-// Of each route, the links that are as slow as its slowest. A message keeps these busy until its last byte has
-// left. A faster link of the route has room for others meanwhile, so it asks for no order.
+// For each route, the links that are as slow as its slowest link. A message keeps these busy until its last byte has
+// left. A faster link of the route has room for other messages meanwhile, so their order on it does not matter.
 std::vector<std::vector<LinkId>> slowest_links(const Routes& routes);
 
 }  // namespace tacos

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8};
 constexpr double kNoLoss = 0.002;
-// Windows after the first two gain less than this factor (measured).
+// Windows after the first kTelling gain less than the factor kHope (measured).
 constexpr std::size_t kTelling = 2;
 constexpr double kHope = 1.1;
 // Transfers up to which all windows are tried (about a second), and those up to which the first two are.
@@ -46,8 +46,8 @@ class Runs {
     }
   }
 
-  // Both times; none where one of them is not below `limit`, which missed() tells. The rule that was slower for the
-  // last program goes first.
+  // Returns both times; nullopt if one of them is not below `limit`, which missed() then returns. The rule that was slower
+  // for the last program is run first.
   std::optional<std::pair<Time, Time>> below(Time limit, const Program& program) {
     const Time first = run(program, shared_first_);
     missed_ = first;

@@ -2,9 +2,9 @@
 //
 // The best window of a schedule (lower.hpp) depends on its shape. Trees through switches keep their times only if every
 // port keeps its order. An all-to-all exchange becomes slower that way: a message to a busy receiver delays those behind
-// it. So the program of each window is simulated, with links that serve first come, first served and with links that are
-// shared fairly, and the window with the best worse time is chosen. The search ends with the
-// first window that loses less than kNoLoss against the schedule.
+// it. So the program of each window is simulated under two rules, with links that serve first come, first served and with
+// links that are shared fairly. The window whose slower run is fastest is chosen. The search ends with the first window
+// that loses less than kNoLoss against the schedule.
 //
 // A caller that only looks for programs below a limit need not know by how much others miss it. So a program is not simulated
 // under the second rule if the first is not below the limit, and most windows are skipped if the first two miss it by far.
@@ -24,7 +24,7 @@ struct Paced {
   Program program;
   std::int32_t window = 0;
   // How long the program takes with links that serve first come, first served, and with shared links; -1 if it was
-  // not run: no links are shared, or there are too many transfers. Where no window is below the limit, both are the
+  // not run: no links are shared, or there are too many transfers. If no window is below the limit, both are the
   // least time that was found to miss it.
   Time dependencies = -1, shared = -1;
 };

@@ -91,8 +91,8 @@ Nodes::Nodes(const Program& program, const std::vector<std::int64_t>& chunk_byte
   number();
 }
 
-// The send before each on the link that they share. Of several messages with the same ends and chunk
-// the first to start is the first that can run.
+// Finds for each send the one before it on the link that they share. Of several messages with the same ends
+// and chunk, the first in `departures` is the first that can run.
 void Nodes::keep_order(const SendOrder& departures) {
   const auto& s = program_->spec();
   using Key = std::tuple<NodeId, NodeId, ChunkId>;
@@ -122,12 +122,12 @@ void Nodes::keep_order(const SendOrder& departures) {
     const auto [found, first] = last.try_emplace(departures.link[i], step[i]);
     if (first) continue;
     const StepId before = std::exchange(found->second, step[i]);
-    // Within a thread the order is kept anyhow.
+    // A thread keeps the order of its steps anyway.
     if (thread_of_[at(before)] != thread_of_[at(step[i])]) after_[at(step[i])] = before;
   }
 }
 
-// The step that receives what a step sends.
+// Finds the step that receives each message.
 void Nodes::match() {
   const auto& s = program_->spec();
   receiver_.assign(s.op.size(), -1);
@@ -158,7 +158,7 @@ void Nodes::match() {
   }
 }
 
-// An order in which the steps can run, first come first served; false if some never do.
+// Finds an order in which the steps can run, first come, first served; returns false if some never can.
 bool Nodes::sort(const Progress& progress) {
   const auto& s = program_->spec();
   const auto steps = s.op.size();
@@ -207,7 +207,7 @@ bool Nodes::sort(const Progress& progress) {
   return order_.size() == steps;
 }
 
-// The chunks that every message carries: those last written to the slots that it reads.
+// Finds the chunks that each message carries: those last written to the slots that it reads.
 void Nodes::follow() {
   const auto& s = program_->spec();
   constexpr ChunkId kNothing = std::numeric_limits<ChunkId>::max();
@@ -270,7 +270,7 @@ void Nodes::follow() {
     for (const auto chunk : value) message.bytes += chunk_bytes_[chunk];
     if (message.bytes <= 0) {
       invalid(program_->describe(step) + " sends " + std::to_string(message.bytes) +
-              " bytes, a message has at least 1");
+              " bytes; a message has at least 1");
     }
     const auto peer = static_cast<std::uint64_t>(s.thread_send_peer[at(thread_of_[i])]);
     message.tag = tags[rank << 32 | peer]++;
@@ -304,7 +304,7 @@ std::uint32_t Nodes::step_nodes(StepId step) const {
   return 1 + (sums(op) ? 1 : 0) + (fused ? 1 : 0) + (fenced(step) ? 1 : 0);
 }
 
-// Of a sum, to the nearest microsecond.
+// The duration of a sum, to the nearest microsecond.
 std::int64_t Nodes::duration_ps(StepId step) const {
   if (reduce_Bps_ == 0) return 0;
   const auto bytes = message_[at(program_->spec().comes_from[at(step)])].bytes;

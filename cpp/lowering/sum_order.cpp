@@ -91,8 +91,8 @@ class Follower {
   struct Value {
     std::uint64_t hash = 0;  // of the one operand, or the sum of several scrambled ones
     std::int32_t operands = 0;
-    NodeId least = -1;  // smallest NPU that has contributed
-    NodeId own = -1;    // the same before the first arrival since the last read, -1: nothing there
+    NodeId least = -1;             // smallest NPU that has contributed
+    NodeId own = -1;               // `least` of what `acc` held before `arrived`; -1: nothing
     std::vector<Operand> arrived;  // since the last read
   };
   struct Carried {

@@ -12,7 +12,7 @@
 //   there are three operands or more, both add them from left to right, in the order of the smallest
 //   NPU that has contributed to each operand; what `acc` held takes its place among them.
 //
-// The operands of a right sum have no contribution in common, so their order is strict; and it depends on
+// The operands of a correct sum have no contribution in common, so their order is strict; and it depends on
 // their contents only, so it is the same at each NPU. A schedule that the verifier calls consistent
 // becomes a program that does the same additions on all ranks.
 //

@@ -4,14 +4,14 @@
 // collectives sharing the network). Named parts are stored symbolically (kind, group, size, chunks
 // per NPU) and answer queries about a chunk in O(1); nothing of size N² is ever stored for them.
 //
-// Chunk ids are consecutive over the parts. Within a part of group size n cut by c, chunk
+// Chunk ids are consecutive over the parts. Within a part of n members and c chunks per unit, they are
 //   all_gather, reduce_scatter, gather, scatter:  i·c + k          piece k of member i's part
-//   all_reduce:                                   x                piece x of n·c, owner x/c by name
+//   all_reduce:                                   x                piece x of n·c, nominal owner x/c
 //   all_to_all, all_to_all_v:                     (i·n + j)·c + k  piece k of the block from i to j
 //   broadcast, reduce:                            k                piece k of the buffer
 //   send_recv, custom:                            row·c + k        piece k of that row
 // If a quantity does not divide evenly, the first pieces are larger. A piece of
-// zero bytes has no inputs and outputs.
+// zero bytes has neither inputs nor outputs.
 //
 // Every chunk has inputs (the NPUs that hold a contribution) and outputs (the NPUs that must end
 // with its value). If the chunk reduces, the value is the sum of all inputs, each exactly once;

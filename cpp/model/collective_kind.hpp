@@ -29,7 +29,7 @@ enum class CollectiveKind : std::uint8_t {
 // The unit that is divided into c chunks; n is the number of members.
 enum class Unit : std::uint8_t {
   member,  // member i's part of the buffer: chunk i·c + k
-  share,   // the buffer, into n·c pieces: chunk x, which member x/c owns by name
+  share,   // the buffer, in n·c pieces: chunk x, whose nominal owner is member x/c
   pair,    // the block from member i to member j: chunk (i·n + j)·c + k
   buffer,  // the whole buffer: chunk k
   row,     // a row of the part's columns: chunk row·c + k
@@ -109,7 +109,7 @@ constexpr const KindTraits& traits(CollectiveKind kind) {
 const KindTraits* find_kind(std::string_view name);
 CollectiveKind collective_kind(std::string_view name);  // throws std::invalid_argument
 
-// The words for people: "all-gather".
+// The name as messages write it: "all-gather".
 std::string label_of(std::string_view name);
 
 double bus_factor(BusFactor factor, double members);

@@ -68,7 +68,8 @@ void Program::check() const {
             std::to_string(ranks()) + " ranks");
   }
   for (const auto slots : s.scratch_slots) {
-    if (slots < 0) invalid("a rank has " + std::to_string(slots) + " scratch slots");
+    if (slots < 0)
+      invalid("a rank has " + std::to_string(slots) + " scratch slots; it must be at least 0");
   }
   if (s.thread_channel.size() != threads || s.thread_send_peer.size() != threads ||
       s.thread_recv_peer.size() != threads || s.thread_begin.size() != threads + 1) {
@@ -90,7 +91,7 @@ void Program::check() const {
     const NodeId rank = s.thread_rank[t];
     if (!is_rank(rank) || (t > 0 && rank < s.thread_rank[t - 1])) {
       invalid("thread " + std::to_string(t) + " is of rank " + std::to_string(rank) +
-              ", the threads must be in order of ranks 0 to " + std::to_string(ranks() - 1));
+              "; threads must be in order of ranks 0 to " + std::to_string(ranks() - 1));
     }
     for (const NodeId peer : {s.thread_send_peer[t], s.thread_recv_peer[t]}) {
       if (peer == -1 || (is_rank(peer) && peer != rank)) continue;

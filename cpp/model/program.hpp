@@ -3,13 +3,13 @@
 //
 // Ranks are the NPUs. A rank has threads, which run at once; a thread is a sequence of steps that run in
 // order. Steps work on the slots of three buffers; a slot holds one chunk:
-//   input    the chunks that the rank brings, in order of their ids;
-//   output   the chunks that the rank must end with, in order of their ids;
-//   scratch  as many as the program asks for.
+//   input    the chunks that the rank holds at the start, in order of their ids;
+//   output   the chunks that the rank must hold at the end, in order of their ids;
+//   scratch  the number of slots that the program asks for.
 // For the named collectives this is the layout that NCCL and MPI prescribe. In place, the input and the
-// output slot of one chunk are the same memory; otherwise a correct program leaves the input as it is.
+// output slot of one chunk are the same memory; otherwise a correct program does not modify the input.
 //
-// What a step does with its `count` slots, from `src` and `dst` on:
+// What a step does with `count` slots, starting at `src` and `dst`:
 //   nop                  nothing: it only waits
 //   copy                 dst = src
 //   reduce               dst = dst + src
@@ -89,13 +89,13 @@ enum class Buffer : std::uint8_t { input, output, scratch, none };
 // Typed fields for code; the provenance is for people.
 struct ProgramFacts {
   std::int64_t size_bytes = 0;  // the collective's size before it was counted in chunks; 0: unknown
-  std::vector<std::int64_t> part_bytes;  // of each part, where there are several
+  std::vector<std::int64_t> part_bytes;  // of each part, if there are several
   std::int32_t window = 0;  // messages of a rank that cross a limiting link at once; 0: any number
-  std::string engine;       // that made the schedule it was lowered from; empty: unknown
+  std::string engine;       // of the schedule it was lowered from; empty: unknown
   // Of the file that the program was read from.
   FileFacts file;
   std::string format;         // empty: none
-  bool either_place = false;  // whether it is for calls in place and out of place
+  bool either_place = false;  // whether it serves calls both in place and out of place
 };
 
 // The data of a program, which Program's constructor checks.
@@ -147,7 +147,7 @@ class Program {
 
   Program with_provenance(std::string provenance) const;
   Program with_facts(ProgramFacts facts) const;
-  // The same steps, with the input and the output in one memory or not.
+  // The same steps with another value of `in_place`.
   Program with_in_place(bool in_place) const;
   bool operator==(const Program& other) const;
 
@@ -164,8 +164,8 @@ class Program {
 // send-recv, custom).
 Collective counted_in_chunks(const Collective& collective);
 
-// The program's steps, each after those it waits for, and for each the length of the longest chain of
-// steps that wait for it. Throws std::invalid_argument if steps wait for each other in a cycle.
+// The program's steps in topological order, and for each the length of the longest chain of steps that wait
+// for it. Throws std::invalid_argument if steps wait for each other in a cycle.
 struct Walk {
   std::vector<StepId> order;
   std::vector<std::int32_t> still_to_come;  // per step

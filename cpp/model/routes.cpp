@@ -8,7 +8,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::int32_t kDeepestTree = 30;  // under store-and-forward a tree adds up that many times
+constexpr std::int32_t kDeepestTree = 30;  // levels; store-and-forward adds the times of all levels
 
 }  // namespace
 
@@ -161,7 +161,7 @@ void Routes::windows(RouteId r, std::int32_t leg, std::int64_t bytes,
   const auto* towards_root = towards_root_.data() + from(r);
   const auto [first, last] = leg_links(r, leg);
   const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
-  // Until the head or, under store-and-forward, the tail is through.
+  // The time until the head or, under store-and-forward, the tail has passed a link.
   const auto pass = [&](LinkId link) {
     return topology_->latency(link) +
            (whole ? transmission_time(bytes, topology_->bandwidth(link)) : 0);
@@ -188,7 +188,7 @@ Time Routes::leg_time(RouteId r, std::int32_t leg, std::int64_t bytes,
   const auto send = [&](LinkId l) { return transmission_time(bytes, topology_->bandwidth(l)); };
   const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
   if (kind(r) == RouteKind::reduce) {
-    // The slowest transmission behind each link bounds when its tail comes through.
+    // The tail leaves a link no earlier than the slowest transmission upstream of it allows.
     std::vector<Window> all;
     windows(r, leg, bytes, all);
     std::vector<Time> slowest(route.size(), 0);
@@ -260,7 +260,7 @@ class Router {
       return;
     }
     const auto before = out.size();
-    // Two ports of one switch: a path by dimensions would only add an NPU that has to forward.
+    // If both plug into one switch, a path by dimensions would only add an NPU that has to forward.
     if (by_dimension_ && (append_hop(src, dst, out) || append_by_dimension(src, dst, out))) return;
     out.resize(before);
     append_fewest_hops(src, dst, out);
@@ -289,7 +289,7 @@ class Router {
     return -1;
   }
 
-  // One hop between two NPUs: their link, or the two links of a switch both plug into.
+  // One hop between two NPUs: their link, or the two links of a switch that both plug into.
   bool append_hop(NodeId src, NodeId dst, std::vector<LinkId>& out) const {
     if (const LinkId direct = link_between(src, dst); direct >= 0) {
       out.push_back(direct);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kWorthThreads = std::int64_t{1} << 22;  // transfers
 
-// Whether numbers never decrease. Without an early exit, several are compared at once.
+// Whether numbers never decrease. There is no early exit, so that the loop can be vectorized.
 TACOS_VECTORIZED bool rise(const std::uint32_t* numbers, std::size_t count) {
   std::uint32_t falls = 0;
   for (std::size_t i = 1; i < count; ++i) falls |= numbers[i] < numbers[i - 1] ? 1u : 0u;
@@ -91,7 +91,8 @@ void Schedule::check_symmetry() const {
   }
   std::int64_t size = 1;
   for (const auto order : s.orders) {
-    if (order < 1) invalid("a generator of order " + std::to_string(order));
+    if (order < 1)
+      invalid("a generator has order " + std::to_string(order) + "; it must be at least 1");
     size *= order;
     if (size > topology().npus()) invalid("the symmetry group is larger than the number of NPUs");
   }
@@ -115,7 +116,7 @@ Time Schedule::check_transfers() const {
     });
   } catch (...) {
     if (threads == 1) throw;
-    for (std::int32_t lane = 0; lane < lanes(); ++lane) check_lane(lane);  // names the first one
+    for (std::int32_t lane = 0; lane < lanes(); ++lane) check_lane(lane);  // throws for the first
     throw;
   }
   return *std::max_element(last.begin(), last.end());
@@ -218,8 +219,8 @@ Schedule::LinkUse Schedule::link_use() const {
     }
   }
   if (!symmetry_) return use;
-  // All links of an orbit carry the same; a link whose orbit is smaller than the group is hit by
-  // several products of the generators.
+  // All links of an orbit carry equal loads. A link whose orbit is smaller than the group is the image
+  // of a link under several products of the generators.
   std::vector<LinkId> orbit_of(links, -1), members;
   LinkUse whole{std::vector<std::int64_t>(links), std::vector<Time>(links)};
   for (std::size_t first = 0; first < links; ++first) {
@@ -291,7 +292,7 @@ class Elements {
         stride *= symmetry_.orders[g];
       }
       visit(of, back);
-      // A generator applied as often as its order undoes it, so a carry needs no reset.
+      // Applying a generator as often as its order is the identity, so a carry needs no reset.
       for (std::size_t g = 0; g < power.size(); ++g) {
         of = images[g * count + static_cast<std::size_t>(of)];
         if (++power[g] < symmetry_.orders[g]) break;
@@ -484,7 +485,7 @@ Schedule Schedule::expand() const {
       chunk.push_back(collective_->image(c, moved, position));
     }
     start.insert(start.end(), transfers_.start.begin(), transfers_.start.end());
-    // Applying a generator as often as its order undoes it, so the carry needs no reset.
+    // Applying a generator as often as its order is the identity, so a carry needs no reset.
     for (std::size_t g = 0; g < s.orders.size(); ++g) {
       for (auto& v : node_image) v = s.node_image[g * nodes + at(v)];
       for (auto& l : link_image) l = s.link_image[g * links + at(l)];

@@ -13,9 +13,9 @@
 // ordered by start. A lane whose route has several legs keeps one start per leg, leg by leg; since
 // the legs of one lane are first come, first served, row i of every leg is the same transfer.
 //
-// Orbit. One packed transfer of each kind that are images of each other, plus a symmetry: commuting
-// generators of finite order, each given by where it takes every node and link. The whole schedule
-// consists of the images of the stored transfers under all products of the generators.
+// Orbit. One packed transfer of each class of transfers that are images of each other, plus a symmetry:
+// commuting generators of finite order, each given by the image of every node and link. The whole
+// schedule consists of the images of the stored transfers under all products of the generators.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct Transfers {
 
 struct Symmetry {
   std::vector<std::int32_t> orders;
-  Column<NodeId> node_image;  // generator-major: where generator g takes node v at g·nodes + v
+  Column<NodeId> node_image;  // entry g·nodes + v is the image of node v under generator g
   Column<LinkId> link_image;
 
   std::int64_t size() const;  // of the group
@@ -99,7 +99,7 @@ class Schedule {
   Time time() const { return time_; }  // when the last chunk has arrived
   std::int64_t memory_bytes() const;   // of the columns
 
-  // Of a stored transfer.
+  // The start of a leg of a stored transfer.
   Time start(std::int32_t lane, TransferId transfer, std::int32_t leg) const {
     const auto lane_first = transfers_.lane_begin[at(lane)];
     const auto rows = transfers_.lane_begin[at(lane) + 1] - lane_first;
@@ -116,8 +116,8 @@ class Schedule {
   };
   LinkUse link_use() const;
 
-  // Transfers as plain columns. A transfer appears once per end beyond the first of a tree:
-  // one row per (source, destination) pair of its route.
+  // Transfers as plain columns, one row per transfer and (source, destination) pair of its route; only
+  // trees have several pairs.
   struct Rows {
     std::vector<TransferId> transfer;
     std::vector<NodeId> src, dst;
@@ -129,7 +129,7 @@ class Schedule {
   };
   // All rows, or those that touch `node`, or those whose route uses `link`; ordered by start. Of an
   // orbit, all rows are the stored ones, but a node's or link's are those of the whole schedule:
-  // images, which share `transfer` and `route` with what is stored.
+  // images, which have the `transfer` and `route` of the stored transfer.
   Rows rows(std::optional<NodeId> node, std::optional<LinkId> link) const;
 
   // For each stored transfer, the stored transfers that wrote what it reads: `writer` between

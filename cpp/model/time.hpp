@@ -11,11 +11,11 @@ namespace tacos {
 using Time = std::int64_t;
 
 inline constexpr Time kPicosecondsPerSecond = 1'000'000'000'000;
-// No transmission and no latency of a route may take longer (40 hours), and no schedule 26 days, so
-// that sums of dozens of such times do not overflow.
+// The longest transmission or latency of a route (40 hours) and the longest schedule (26 days), so that sums
+// of dozens of such times do not overflow.
 inline constexpr Time kLongestTime = Time{1} << 57;
 inline constexpr Time kLongestSchedule = Time{1} << 61;
-// The time of what does not happen: later than all times.
+// The time of an event that never happens: later than all times.
 inline constexpr Time kNever = std::numeric_limits<Time>::max();
 
 [[noreturn]] inline void too_long() { invalid("the schedule takes over 26 days"); }

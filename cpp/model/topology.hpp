@@ -7,10 +7,10 @@
 //   - arrives whole at t + α + m/B.
 // Parallel links are distinct links.
 //
-// A topology also remembers what its builder knew: a family ("torus"), the dimensions that give
+// A topology also keeps what its builder knew: a family ("torus"), the dimensions that give
 // every NPU coordinates (NPU id = c0 + n0·(c1 + n1·(c2 + …))), and whether translating these
 // coordinates is a symmetry of the network. Layouts, dimension-ordered routes, hierarchical
-// algorithms and the symmetric engine read them; nothing is wrong without them.
+// algorithms and the symmetric engine use them; they are optional.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Dimension {
   bool operator==(const Dimension&) const = default;
 };
 
-// What a topology is made from; plain data, checked by Topology's constructor.
+// The data of a topology, which Topology's constructor checks.
 struct TopologySpec {
   std::int32_t npus = 0;
   Column<std::uint8_t> switch_capabilities;  // one entry per switch
@@ -94,8 +94,8 @@ class Topology {
   // Two NPUs of which the first cannot reach the second, if there are any.
   std::optional<std::pair<NodeId, NodeId>> unreachable_pair() const;
 
-  // Hops of the longest shortest path between NPUs, over all of them or from `samples` evenly
-  // spread ones (a lower bound then); -1 if some NPU cannot be reached.
+  // Hops of the longest shortest path between NPUs, from at most `samples` evenly spread NPUs (a lower
+  // bound if there are more); -1 if some NPU cannot be reached.
   std::int32_t diameter(std::int32_t samples) const;
 
   // Every link turned around, multicast and reduce exchanged. Link ids stay.
@@ -107,8 +107,8 @@ class Topology {
   bool operator==(const Topology& other) const;
 
  private:
-  // Made on demand: what uses a network's symmetry never does, and there it would be the
-  // largest part.
+  // Built on demand: code that uses the symmetry of a network never asks for it, and in such networks it
+  // would be the largest part.
   struct Adjacency {
     std::once_flag made;
     std::vector<LinkId> begin, links;
@@ -123,7 +123,7 @@ class Topology {
     return std::span(a.links).subspan(from, to - from);
   }
   void make_adjacency(Adjacency& result, const Column<NodeId>& ends) const;
-  // Hops from `from` along (or, if `backwards`, against) the links; -1 where there is no way.
+  // Hops from `from` along (or, if `backwards`, against) the links; -1 if there is no path.
   std::vector<std::int32_t> hops(NodeId from, bool backwards) const;
   void check() const;
 

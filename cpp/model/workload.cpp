@@ -89,7 +89,7 @@ void Workload::check_shape() {
     if (row > 0 && c_.rank[row] < c_.rank[row - 1]) {
       invalid("rank falls from " + std::to_string(c_.rank[row - 1]) + " to " +
               std::to_string(c_.rank[row]) + " in row " + std::to_string(row) +
-              ", the nodes must be ordered by rank");
+              "; the nodes must be ordered by rank");
     }
     ++begin_[static_cast<std::size_t>(c_.rank[row]) + 1];
   }
@@ -138,7 +138,8 @@ void Workload::check_node(std::size_t row) const {
       refuse(row, "peer is " + std::to_string(c_.peer[row]) + "; it must be another rank below " +
                       std::to_string(c_.npus));
     }
-    if (c_.tag[row] < 0) refuse(row, "tag is " + std::to_string(c_.tag[row]) + ", below 0");
+    if (c_.tag[row] < 0)
+      refuse(row, "tag is " + std::to_string(c_.tag[row]) + "; it must be at least 0");
   }
   if (c_.bytes[row] < 0) {
     refuse(row, "bytes is " + std::to_string(c_.bytes[row]) + "; it must be at least 0");
@@ -151,7 +152,7 @@ void Workload::check_node(std::size_t row) const {
                     "; it must be from 0 to 10^18");
   }
   if (c_.name[row] < 0 || static_cast<std::size_t>(c_.name[row]) >= c_.names.size()) {
-    refuse(row, "name is " + std::to_string(c_.name[row]) + ", there are " +
+    refuse(row, "name is " + std::to_string(c_.name[row]) + ", but there are " +
                     std::to_string(c_.names.size()) + " names");
   }
   if (kind == NodeKind::coll) {
@@ -176,7 +177,7 @@ void Workload::check_node(std::size_t row) const {
 void Workload::check_ids(std::int32_t rank) const {
   const auto from = begin(rank), to = end(rank);
   if (from == to) {
-    invalid("rank " + std::to_string(rank) + " has no node; a comp without a duration will do");
+    invalid("rank " + std::to_string(rank) + " has no node; add a comp without a duration");
   }
   const auto ids = c_.id.slice(from, to);
   if (std::is_sorted(ids.begin(), ids.end(), std::less_equal<>())) return;

@@ -3,7 +3,7 @@
 
 namespace tacos {
 
-// The empty assembly keeps it alive: GCC takes a function that only prefetches for one without effects, and drops calls of it.
+// The empty assembly is needed: GCC considers a function that only prefetches to have no effect, and drops calls to it.
 [[gnu::always_inline]] inline void fetch_ahead(const void* memory) {
   __builtin_prefetch(memory);
   asm volatile("" : : "r"(memory));

@@ -1,4 +1,4 @@
-// Ids are signed, sizes of containers are not: `at` makes an id an index.
+// Ids are signed, sizes of containers are not: `at` converts an id to an index.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Vectors of many megabytes that are read all over the place: on large pages, where the system gives
-// them, such a read costs one miss and not two.
+// Vectors of many megabytes that are accessed at random: on large pages, if the system provides them, an
+// access costs one cache miss instead of two.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct LargePages {
     void* memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
     if (memory == nullptr) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-    madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without it things only take longer
+    madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: if ignored, accesses are only slower
 #endif
     return static_cast<T*>(memory);
   }
@@ -51,8 +51,8 @@ struct LargePages {
 template <typename T>
 using LargeVector = std::vector<T, LargePages<T>>;
 
-// Numbers that are all written before they are read. A vector would fill them with zeros first, on one thread; here each page is
-// first touched by the thread that writes to it.
+// An array of which every entry is written before it is read. A vector would fill it with zeros first, on one thread; here each
+// page is first touched by the thread that writes to it.
 template <typename T>
 class Unfilled {
  public:

@@ -7,7 +7,7 @@ namespace tacos {
 
 using Progress = std::function<void(double fraction)>;  // empty: no reports
 
-// Reports of a part of the work, from `begin` to `end` of the whole. Lives no longer than `whole`.
+// Reports of a part of the work, from `begin` to `end` of the whole. Must not outlive `whole`.
 inline Progress part_of(const Progress& whole, double begin, double end) {
   if (!whole) return {};
   return [&whole, begin, end](double share) { whole(begin + (end - begin) * share); };

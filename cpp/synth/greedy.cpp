@@ -14,7 +14,7 @@ namespace tacos {
 
 namespace {
 
-// The routes of the step-synchronous way: one per link.
+// The routes of the step-synchronous variant: one per link.
 Routes link_routes(const std::shared_ptr<const Topology>& topology) {
   const auto count = static_cast<std::size_t>(topology->links());
   std::vector<std::int64_t> begin(count + 1);
@@ -56,7 +56,7 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
   }
   if (!collective->resolved()) invalid("the greedy engine needs a number of chunks");
   for (ChunkId chunk = 0; chunk < collective->chunks(); ++chunk) {
-    if (collective->reduces(chunk)) invalid("the greedy engine sums nothing by itself");
+    if (collective->reduces(chunk)) invalid("the greedy engine does not reduce");
   }
   if (options.steps) {
     auto transfers = greedy_steps(*topology, *collective, options, progress);
@@ -72,7 +72,7 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     const std::vector<std::uint8_t> op(count, static_cast<std::uint8_t>(Op::copy));
     const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
     const Order order{moves.route, moves.chunk, moves.step, op, reads};
-    // A route of several legs was taken as if nothing ever waited between them.
+    // Routes of several legs were timed as if no chunk waited between legs.
     for (const RouteId route : moves.route) {
       if (routes->legs(route) > 1)
         return retime(collective, std::move(routes), order, provenance, report);

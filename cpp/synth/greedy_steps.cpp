@@ -17,7 +17,7 @@ namespace tacos {
 namespace {
 
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
-constexpr Time kLongestLag = 64;           // steps: a link looks in each of them, busy or not
+constexpr Time kLongestLag = 64;           // steps; a link is examined in each, busy or not
 
 // Every destination has one region of the schedule's columns, filled in order of arrival. It is the log
 // that its neighbours read, and is sorted into the lanes of its in-links at the end.
@@ -226,7 +226,7 @@ class Steps {
   const Progress& progress_;
   const StepProblem problem_;
   const std::vector<std::uint64_t>& begin_;  // each destination's region
-  Bits have_;                                // or is being sent
+  Bits have_;                                // including chunks that are being sent
   Unfilled<ChunkId> chunk_;
   Unfilled<std::uint32_t> start_;
   Unfilled<std::uint8_t> in_link_;

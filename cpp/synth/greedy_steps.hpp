@@ -39,7 +39,7 @@ struct StepProblem {
 StepProblem step_problem(const Topology& topology, const Collective& collective,
                          const GreedyOptions& options);
 
-// The transfers over the topology's links, lane by lane; nothing if this variant does not apply.
+// The transfers over the topology's links, lane by lane; nullopt if this variant does not apply.
 std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,
                                       const GreedyOptions& options, const Progress& progress);
 

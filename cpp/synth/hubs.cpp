@@ -21,8 +21,8 @@ namespace tacos {
 namespace {
 
 constexpr Time kNever = std::numeric_limits<Time>::max();
-constexpr int kMostDelays = 60;    // of the moment at which hubs begin to exchange
-constexpr std::size_t kTried = 6;  // sets of hubs for one chunk
+constexpr int kMostDelays = 60;    // of the time at which hubs begin to exchange
+constexpr std::size_t kTried = 6;  // sets of hubs tried for one chunk
 constexpr std::size_t kTriedAgain = 2;
 constexpr std::size_t kPatience = 30;   // moves per chunk that do not shorten the schedule
 constexpr std::size_t kMostAtOnce = 6;  // chunks that are laid again together
@@ -106,7 +106,7 @@ class Laying {
     const Order order{route, chunk, step, op, reads};
     auto found = at_starts(collective_, hops_, order, start, provenance);
     if (found) return std::move(*found);
-    // What a hub has summed when it sends depends on the starts, which other rules would not keep.
+    // What a hub has summed when it sends depends on the starts, which retiming would not keep.
     if (std::find(op.begin(), op.end(), static_cast<std::uint8_t>(Op::reduce)) != op.end()) {
       throw InfeasibleError(
           "the schedule takes too long for its times to be kept to the picosecond");
@@ -157,7 +157,8 @@ class Laying {
     }
   }
 
-  // The first start from `moment` on at which all links of a hop are free in time or, backwards, the last up to it.
+  // The first start from `moment` on at which all links of a hop are free when it reaches them; backwards, the last such
+  // start up to `moment`.
   Time free_start(RouteId hop, Time moment, bool backwards) {
     ++looked_at_;
     const auto first = size_->begin[at(hop)], end = size_->begin[at(hop) + 1];
@@ -192,8 +193,9 @@ class Laying {
   };
   using Offers = std::priority_queue<Offer, std::vector<Offer>, std::greater<>>;
 
-  // Joins all members to `hubs`, whose times are in time_of_: outwards, whichever a hop reaches first; or, backwards in
-  // time, whichever can leave last. Returns the time of the last to join, or kNever if one cannot.
+  // Joins all members to `hubs`, whose times are in time_of_. Next joins the member that a hop reaches first or, backwards
+  // in time, the member that can leave last. Returns the time of the last one, negative if it would have to leave before
+  // 0, or kNever if some member cannot join.
   Time join(const Hubs& hubs, bool backwards, Laid& laid) {
     const auto& hops_at =
         backwards ? (hubs.straight ? straight_in_ : in_) : (hubs.straight ? straight_out_ : out_);
@@ -264,7 +266,7 @@ class Laying {
     return hop.has_value();
   }
 
-  // The first hub adds up, and hands the sum out; leaves in time_of_ when each has it.
+  // The first hub adds up and sends the sum to the others. Sets time_of_ to when each hub has it.
   bool meet_at_first(const Hubs& hubs, Time begin, Laid& laid) {
     Time complete = begin;
     for (std::size_t i = 1; i < hubs.npus.size(); ++i) {
@@ -280,8 +282,8 @@ class Laying {
     return true;
   }
 
-  // All stages of the hubs' exchange from `begin` on; leaves in time_of_ when each has the full sum. False where one's sum
-  // would arrive before another has sent its own.
+  // All stages of the hubs' exchange from `begin` on. Sets time_of_ to when each hub has the full sum. Returns false if a
+  // sum would arrive before its receiver has sent its own.
   bool meet(const Hubs& hubs, Time begin, Laid& laid) {
     if (hubs.digits.empty()) return meet_at_first(hubs, begin, laid);
     const auto count = hubs.npus.size();
@@ -310,7 +312,7 @@ class Laying {
           messages.push_back({size_->flight[at(*hop)], i, j, together});
         }
       }
-      // Quick ones last, and so that they arrive when their receiver has sent all of its own.
+      // Fast messages go last, and arrive after their receiver has sent all of its own.
       std::stable_sort(messages.begin(), messages.end(),
                        [](const auto& a, const auto& b) { return a.flight > b.flight; });
       for (const auto& [flight, i, j, together] : messages) {
@@ -332,7 +334,7 @@ class Laying {
     return true;
   }
 
-  // Lays a chunk with some hubs; its end is kNever if that fails, or if it cannot end before `limit`.
+  // Lays a chunk with one set of hubs; its end is kNever if that fails, or if it cannot end before `limit`.
   Laid lay(ChunkId chunk, std::size_t choice, Time limit) {
     size_ = &windows_of(collective_->bytes(chunk));
     shortest_ = kNever;
@@ -357,7 +359,7 @@ class Laying {
         return laid;
       }
       undo(laid);
-      // Ever longer delays, since an early gap on one link says little where others are full for long.
+      // Delays grow, since an early gap on one link does not help if other links are busy for long.
       begin += std::max(-last, shortest_ << std::min(delay / 2, 20));
     }
     undo(laid);
@@ -365,14 +367,14 @@ class Laying {
     return laid;
   }
 
-  // Lays chunk i with the best of some hubs, if it can end before `limit`.
+  // Lays chunk i with the best of at most `most` sets of hubs, if it can end before `limit`.
   void lay_best(std::size_t i, std::size_t most, Time limit) {
     if (soonest_.empty()) measure(chunks_[i]);
     Laid best;
     std::vector<std::size_t> order(choices_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), random_);
-    // Half of them the quickest ones, if the chunk were alone.
+    // Half of the sets are those that would be fastest if the chunk were alone.
     const auto quick = static_cast<std::ptrdiff_t>(std::min(most / 2, order.size()));
     std::partial_sort(order.begin(), order.begin() + quick, order.end(),
                       [&](auto a, auto b) { return alone_[a] < alone_[b]; });
@@ -386,7 +388,7 @@ class Laying {
     laid_[i] = std::move(best);
   }
 
-  // How soon each set of hubs can begin, and how long a chunk takes with it, if nothing else is on its way.
+  // Finds how soon each set of hubs can begin to exchange, and how long a chunk takes with it, in an empty network.
   void measure(ChunkId chunk) {
     soonest_.assign(choices_.size(), 0);
     if (!sums_) {  // every chunk has a hub of its own
@@ -454,7 +456,7 @@ class Laying {
     }
   }
 
-  // One of the latest chunks and some others, in any order; returns when the latest ends.
+  // Chooses one of the latest chunks and some others, in random order; returns when the latest ends.
   Time choose(std::vector<std::size_t>& chosen) {
     Time last = 0;
     for (const auto& one : laid_) last = std::max(last, one.end);
@@ -479,8 +481,8 @@ class Laying {
   HubOptions options_;
   std::mt19937_64 random_;
   std::map<std::int64_t, Windows> windows_;  // per distinct size of chunks
-  const Windows* size_ = nullptr;            // of the chunk at hand
-  Time shortest_ = 1;                        // transmission of it
+  const Windows* size_ = nullptr;            // of the current chunk
+  Time shortest_ = 1;                        // its shortest time on a link
   std::vector<Timeline> lines_;
   std::vector<std::vector<RouteId>> in_, out_;                    // hops of each member
   std::vector<std::vector<RouteId>> straight_in_, straight_out_;  // those over one link

@@ -1,22 +1,22 @@
-// Collectives of few bytes: collect a chunk at a few hubs, exchange there, and spread it, chunk by chunk.
+// Collectives of few bytes: each chunk is collected at a few hubs, exchanged among them, and spread from there.
 //
-// A chunk's hubs are some of the members. Every other member sends its sum once, towards a hub, after the members whose
-// sums come over it. Then the hubs exchange in stages, as the engine `exchange` does: each sends its sum to the others of
-// its group, so that all of them have the full sum after the last stage; or, without stages, the first of them adds up and
-// hands the sum out. From the hubs it spreads. One hub is a tree up and down; all members as hubs are recursive doubling;
-// what lies between takes fewer hops than the one, and fewer bytes than the other.
+// The hubs of a chunk are some of the members. Every other member sends its sum once, towards a hub, after it has received
+// the sums that it forwards. Then the hubs exchange in stages, as the engine `exchange` does: each hub sends its sum to the
+// others of its group, so that all hubs have the full sum after the last stage. Without stages, the first hub adds up and
+// sends the sum to the others. From the hubs the sum spreads. One hub gives a tree up and down, all members as hubs give
+// recursive doubling; numbers in between take fewer hops than the former, and fewer bytes than the latter.
 //
 // Chunks are laid one after the other, each into the gaps that the others leave on the links, so that the next chunk is
-// collected while the last one is exchanged. The members collect backwards in time from the moment at which the hubs
-// begin to exchange: whichever can leave last joins next. That moment is put off until all leave at 0 or later.
-// Spreading goes forwards: whichever arrives first joins next. Of some sets of hubs the one is kept with which the chunk
-// ends first. Then, as in refine.hpp, some late chunks and some others are taken out and laid again, as long as
-// hops may be looked at.
+// collected while the last one is exchanged. Collecting is planned backwards in time from the moment at which the hubs
+// begin to exchange: the member that can leave last joins next. That moment is delayed until all members leave at 0 or
+// later. Spreading is planned forwards: the member that is reached first joins next. Several sets of hubs are tried, and
+// the one with which the chunk ends first is kept. Then, as in refine.hpp, some late chunks and some others are removed
+// and laid again, until the budget of hops is used up.
 //
-// An all-gather only spreads; the hub of a chunk is the member that has it.
+// In an all-gather, chunks only spread; the hub of a chunk is the member that has it.
 //
-// Times are reserved ahead, which a retimed list cannot do: there, links serve first what is ready first, so all first
-// sends of all chunks come before anything that depends on them.
+// Times are reserved ahead, which retiming an order cannot do: there, links serve first what is ready first, so the
+// first sends of all chunks come before all sends that depend on them.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +31,21 @@
 namespace tacos {
 
 struct Hubs {
-  std::vector<NodeId> npus;  // by number of their digits, of which the first counts ones
-  std::vector<std::int32_t>
-      digits;  // their product is the number of hubs; none: the first hub adds up for all
-  bool straight =
-      false;  // whether switches are left to the hubs: members use links from NPU to NPU only
+  // A hub's position, written in the mixed radix `digits` (least significant first), gives its group in
+  // each stage: the hubs that differ in one digit.
+  std::vector<NodeId> npus;
+  std::vector<std::int32_t> digits;  // their product is the number of hubs; empty: no stages
+  bool straight = false;  // whether members use direct links only, so that only hubs use switches
 };
 
 struct HubOptions {
   std::uint64_t seed = 0;
-  std::int64_t hops = 0;  // hops that may be looked at, about 100 ns each, once all chunks are laid
-  Time goal = 0;          // no schedule is shorter
+  std::int64_t hops = 0;  // most hops to examine once all chunks are laid, about 100 ns each
+  Time goal = 0;          // lower bound of the time
 };
 
-// A schedule of an all-reduce or all-gather with one part; of `choices`, an all-gather only reads whether they are straight. Throws InfeasibleError where none of them reaches all members over hops between neighbours.
+// A schedule of an all-reduce or all-gather with one part. Of `choices`, an all-gather uses only `straight`. Throws
+// InfeasibleError if none of them reaches all members over hops between neighbours.
 Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
                       const std::shared_ptr<const Collective>& collective,
                       std::span<const Hubs> choices, const HubOptions& options,

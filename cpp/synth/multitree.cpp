@@ -16,8 +16,8 @@ enum class Role : std::uint8_t { relay, waiting, joined };
 struct Tree {
   std::vector<Role> role;      // of each node
   std::vector<NodeId> joined;  // in order
-  std::size_t rim = 0;         // those before have neither waiting nor relaying neighbours
-  std::size_t earlier = 0;     // how many had joined when the step began
+  std::size_t rim = 0;         // the neighbours of all nodes before this position have joined
+  std::size_t earlier = 0;     // number of nodes that had joined when the step began
   std::size_t waiting = 0;
 };
 
@@ -31,7 +31,7 @@ class Growth {
 
   void begin_step() { ++step_; }
 
-  // The links from a node that joined earlier to a member that now joins; none if there are none free.
+  // Adds a member; returns the links to it from a node that joined earlier, or none if no free links lead to one.
   std::span<const LinkId> grow(Tree& tree) {
     while (tree.rim < tree.earlier && exhausted(tree, tree.joined[tree.rim])) ++tree.rim;
     for (auto i = tree.rim; i < tree.earlier; ++i) {
@@ -82,7 +82,7 @@ class Growth {
   std::int32_t step_ = 0;
   std::int64_t search_ = 0;
   std::vector<std::int32_t> busy_until_;  // the last step in which the link was taken
-  std::vector<std::int64_t> seen_;        // the last search that came by the node
+  std::vector<std::int64_t> seen_;        // the last search that visited the node
   std::vector<LinkId> into_, path_;
   std::vector<NodeId> queue_;
 };

@@ -12,7 +12,7 @@ namespace tacos {
 
 namespace {
 
-// From one NPU through switches only, quickest first: (latency so far, slowest transmission so far).
+// The fastest paths from one NPU through switches only, by latency plus slowest transmission.
 class Quickest {
  public:
   Quickest(const Topology& topology, std::int64_t bytes) : topology_(topology), bytes_(bytes) {
@@ -116,7 +116,7 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
       direct[at(next)] = std::min(direct[at(next)], time);
     }
     quickest.from(npu, [&](NodeId to, Time time, const std::vector<LinkId>& path) {
-      if (time / 2 > direct[at(to)]) return;  // a detour that the links outdo by far
+      if (time / 2 > direct[at(to)]) return;  // a direct link is more than twice as fast
       links.insert(links.end(), path.begin(), path.end());
       begin.push_back(static_cast<std::int64_t>(links.size()));
     });

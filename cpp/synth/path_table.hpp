@@ -12,7 +12,7 @@
 
 namespace tacos {
 
-// Numbers paths, equal ones alike.
+// Numbers paths; equal paths get the same number.
 class PathTable {
  public:
   RouteId number(std::span<const LinkId> path, RouteKind kind = RouteKind::path) {

@@ -15,14 +15,14 @@ namespace tacos {
 namespace {
 
 constexpr Time kUnreached = std::numeric_limits<Time>::max();
-constexpr Time kDearest = Time{1} << 60;     // of a link
-constexpr Time kFarthest = Time{1} << 62;    // of a node: sums over a path do not overflow
-constexpr std::int64_t kSearches = 2048;     // at least, where there are as many chunks
-constexpr std::int64_t kWork = 400'000'000;  // links looked at in all rounds, about
+constexpr Time kDearest = Time{1} << 60;     // highest price of a link
+constexpr Time kFarthest = Time{1} << 62;    // highest cost of a node, so that sums do not overflow
+constexpr std::int64_t kSearches = 2048;     // at least, if there are as many chunks (chosen)
+constexpr std::int64_t kWork = 400'000'000;  // links visited in all rounds, about (chosen)
 constexpr int kRounds = 6;
 constexpr std::int64_t kWeight = 16;  // the price of the busiest link, in transmission times
 
-// One search lays these chunks: a single one, or several of one holder to one taker each.
+// The chunks of one search: a single one, or several with the same holder and one destination each.
 struct Batch {
   std::vector<ChunkId> chunks;
 };
@@ -47,7 +47,7 @@ class Layer {
   void run(const Progress& progress, const Take& take) {
     std::int64_t work = 1;
     for (const Batch& batch : batches_) {
-      // Through switches, a tree of k takers is looked at k times, from all its NPUs.
+      // Through switches, a tree with k destinations takes k searches, each from all its NPUs.
       const auto takers = static_cast<std::int64_t>(collective_.outputs(batch.chunks[0]).size());
       const auto again = topology_.nodes() > topology_.npus() ? takers * takers : takers;
       work += topology_.links() * (1 + again / topology_.npus());
@@ -91,7 +91,7 @@ class Layer {
     }
     const auto most = at(std::max<std::int64_t>(1, pairs / kSearches));
     for (auto& chunks : simple) {
-      // Near and far takers mixed: those of one batch should not lie side by side.
+      // Mix near and far destinations: those of one batch should not be neighbours.
       std::sort(chunks.begin(), chunks.end(), [&](ChunkId a, ChunkId b) {
         return std::pair(mix(a + seed), a) < std::pair(mix(b + seed), b);
       });
@@ -178,7 +178,7 @@ class Layer {
         if (cost_[at(next)] == kUnreached) {
           touched_.push_back(next);
         } else if (into_[at(next)] < 0) {
-          continue;  // the tree has it: a cheaper way there would bring the chunk twice
+          continue;  // in the tree already: another path would deliver the chunk twice
         }
         cost_[at(next)] = through;
         into_[at(next)] = link;
@@ -211,7 +211,7 @@ class Layer {
         const Time passes = transmission_time(bytes_, topology_.bandwidth(link));
         slowest = cut_through_ ? std::max(slowest, passes) : slowest + passes;
         delay += topology_.latency(link) + wait_[at(link)];
-        // Further branches find it dearer, and taken by this one.
+        // Further branches pay a higher price, and wait for this one.
         wait_[at(link)] += topology_.busy_time(link, bytes_);
         set_price(link);
         const NodeId next = topology_.dst(link);
@@ -225,7 +225,7 @@ class Layer {
         search_from(next, time);
         served(next);
       }
-      // The search goes on from the new NPUs, unless it went through switches at their old prices.
+      // The search continues from the new NPUs, unless it used old prices of links at switches.
       if (switched) begin_search();
     }
     for (const LinkId link : links_[chunk]) wait_[at(link)] = 0;
@@ -236,7 +236,7 @@ class Layer {
     return static_cast<NodeId>(first - wanted_.begin());
   }
 
-  // Adds the path that was found to `npu` to the chunk's links, and to what they carry.
+  // Adds the path that was found to `npu` to the chunk's links and to their loads.
   std::span<const LinkId> join(ChunkId chunk, NodeId npu) {
     if (cost_[at(npu)] == kUnreached) {
       cannot_reach(topology_, collective_, chunk, npu, backwards_);
@@ -261,14 +261,14 @@ class Layer {
   std::vector<Batch> batches_;
   std::vector<std::vector<LinkId>> links_;  // of each chunk: path after path, from NPU to NPU
   Time busiest_ = 1;
-  // Chunks that follow each other wait for the depth of their trees once, all together; an eighth of
-  // them, since not all trees are equally deep.
+  // The number of chunks that share the latency of their trees, since they follow each other in a pipeline:
+  // an eighth of those on the busiest link, since not all trees are equally deep.
   Time pipelined_ = 1;
   std::int64_t bytes_ = 0;
   std::vector<Time> load_, price_;             // of each link
   std::vector<Time> wait_;                     // until the tree's branches so far have passed it
   std::vector<Time> cost_;                     // of each node, from the tree
-  std::vector<std::pair<Time, NodeId>> tree_;  // when which NPU of the tree has the chunk
+  std::vector<std::pair<Time, NodeId>> tree_;  // NPUs of the tree, and when each has the chunk
   std::vector<LinkId> into_;
   std::vector<NodeId> touched_;
   std::vector<std::uint8_t> wanted_;
@@ -317,7 +317,7 @@ class Table {
     return id;
   }
 
-  // A hop comes after the hop that feeds it, so one look from the last to the first is enough.
+  // A hop comes after the hop that feeds it, so one pass from the last to the first is enough.
   std::vector<Time> times_left(const Routes& routes, const std::vector<std::size_t>& begin,
                                const std::vector<RouteId>& route) const {
     std::vector<Time> remaining(route.size()), behind(at(topology_->npus()), 0);
@@ -353,7 +353,7 @@ class Table {
   const std::shared_ptr<const Topology>& topology_;
   const Collective& collective_;
   std::vector<RouteId> single_;                 // by link; -1: none yet
-  std::map<std::vector<LinkId>, RouteId> ids_;  // of longer ones
+  std::map<std::vector<LinkId>, RouteId> ids_;  // of longer routes
   std::vector<std::int64_t> begin_{0};
   std::vector<LinkId> links_;
 };

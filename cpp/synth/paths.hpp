@@ -14,8 +14,8 @@
 //
 // A tree grows from NPU to NPU: the next NPU that needs the chunk is joined by the cheapest path from any NPU that
 // has it by then. The cost includes the time at which that NPU has the chunk, and how long its existing
-// branches occupy its links. So trees are shallow if latency dominates, double behind one port, and
-// become chains if bandwidth dominates.
+// branches occupy its links. So trees are shallow if latency dominates, grow by doubling behind one port,
+// and become chains if bandwidth dominates.
 //
 // Chunks with one holder and one destination are routed several at a time, with one search per holder, if the
 // budget of searches requires it. Cost: a search is O(links · log nodes). A tree takes one search or, if it

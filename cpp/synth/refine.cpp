@@ -39,7 +39,7 @@ Routes hops_of(const Schedule& schedule, const Progress& progress) {
   };
   for (RouteId r = 0; r < schedule.routes().count(); ++r) {
     if (schedule.routes().kind(r) != RouteKind::path || schedule.routes().legs(r) != 1) {
-      throw InfeasibleError("only paths that no chunk waits on can be changed");
+      throw InfeasibleError("only schedules over paths of one leg can be refined");
     }
     add(schedule.routes().links(r), true);
   }
@@ -59,7 +59,7 @@ struct Spread {
   ChunkId chunk;
   std::size_t size;  // which of the distinct sizes
   std::vector<std::pair<NodeId, Time>> holders;
-  std::vector<NodeId> needed;  // by NPUs that do not hold it
+  std::vector<NodeId> needed;  // NPUs that need it and do not hold it
   std::vector<Delivery> tree;
   Time end = 0;
 };
@@ -272,7 +272,7 @@ class Refinement {
     return ready;
   }
 
-  // Gives a chunk a new tree, hop by hop, whichever arrives first; false if some NPU was not reached.
+  // Gives a chunk a new tree, adding the hop that arrives first each time; false if some NPU was not reached.
   bool grow(Spread& spread) {
     struct Offer {
       Time arrival;
@@ -325,7 +325,7 @@ class Refinement {
     return earliest(hop, size, start) != start;
   }
 
-  // Relays that passed nothing on go; marks in `useful_` are left for the needed ones only.
+  // Removes relays that forward nothing. Keeps the marks in `useful_` only for NPUs that need the chunk.
   void prune(Spread& spread) {
     std::vector<NodeId> relays;
     std::vector<Delivery> kept;

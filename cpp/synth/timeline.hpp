@@ -1,4 +1,4 @@
-// When a link is busy.
+// The busy times of a link.
 #pragma once
 
 #include <algorithm>

@@ -88,7 +88,7 @@ class Search {
   Price price_;
 };
 
-// The same everywhere: a linear congruential generator and Fisher and Yates.
+// A Fisher-Yates shuffle with a linear congruential generator: the same on every machine.
 void shuffle(std::span<std::int32_t> ranks, std::uint64_t& state) {
   for (std::size_t i = ranks.size(); i > 1; --i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;

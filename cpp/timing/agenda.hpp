@@ -1,4 +1,4 @@
-// What waits for what in the event loop of service.hpp, and what happens when.
+// Data structures of the event loop in service.hpp: queues of waiting legs, and the agenda of events.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using Leg = std::uint32_t;
 using Place = std::uint32_t;  // a leg of a route, counted over all routes
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
-// A leg that waits, in the order in which it is served: moments are numbered as they come, so that
-// what is ready first has the lower number.
+// A waiting leg, ordered by (ready time, position). Moments are numbered in order of time, so the leg
+// that is ready first has the lower number.
 struct Waiting {
-  std::uint32_t moment;  // when it became ready; kNone for when it is tried
+  std::uint32_t moment;  // when it became ready; kNone: the moment at which it is tried
   Item item;
   Place place;
   std::uint64_t key() const { return std::uint64_t{moment} << 32 | item; }
@@ -35,14 +35,14 @@ struct Waiting {
 struct Try {
   Waiting who;
   std::uint32_t queue;  // the queue it heads, or kNone
-  std::uint32_t call;   // which call of that queue's head this is; only the last one counts
+  std::uint32_t call;   // number of the call of that queue's head; only the last call is valid
 
   bool operator<(const Try& other) const { return who < other.who; }
   bool operator>(const Try& other) const { return other < *this; }
 };
 
-// Legs that wait for the same links, by their keys. They mostly come in the order in which they leave,
-// so that a list does where a heap would cost a walk through memory.
+// Keys of the legs that wait for the same links. Legs mostly come in the order in which they leave, so a
+// sorted list is cheaper than a heap, which touches memory in many places.
 class Line {
  public:
   bool empty() const { return first_ == keys_.size(); }
@@ -70,7 +70,7 @@ class Line {
   std::size_t first_ = 0;
 };
 
-// Heads of lines that wait for one link, which they reach at one offset; mostly there is one.
+// Heads of lines that wait for the same link, which all reach at the same offset. Mostly there is one.
 struct Queue {
   LinkId link;
   std::uint32_t calls;
@@ -99,7 +99,7 @@ struct Queue {
   }
 };
 
-// Sorts numbers of which most lie close to each other, as do the transfers of one moment.
+// Sorts distinct numbers that mostly lie close together, such as the transfers of one moment.
 class Sorter {
  public:
   void sort(std::vector<std::uint64_t>& numbers) {
@@ -125,14 +125,14 @@ class Sorter {
   std::vector<std::uint64_t> bits_;
 };
 
-// A leg's arrival; at the end of the last leg `leg` counts the destination from there on.
+// The arrival of a leg. For the last leg, `leg` is its number plus the number of the destination.
 struct Arrival {
   Item item;
   Leg leg;
 };
 
-// What happens when. Regular networks have many events at one moment, so events are kept in lists and only these in a heap. The
-// lists in use last are found by their time; where times are many, a moment may have several, one filled after the other.
+// Events by time. Regular networks have many events at one moment, so the events of a moment form a list, and a heap orders the
+// lists. A small table finds recently used lists by time; after a collision in it, a moment gets another list, which take() merges.
 class Agenda {
  public:
   struct Moment {
@@ -146,7 +146,7 @@ class Agenda {
   bool empty() const { return order_.empty(); }
   Time next() const { return order_.front().time; }  // the time of the earliest moment
 
-  // Removes the earliest moment; what `moment` held before is reused.
+  // Moves the earliest moment to `moment`, whose memory is reused.
   void take(Moment& moment) {
     const Time time = order_.front().time;
     moment.arrivals.clear();
@@ -162,7 +162,7 @@ class Agenda {
     if (Known& known = known_[place(time)]; known.time == time) known.time = -1;
   }
 
-  // Calls visit(item) for what will probably happen soon.
+  // Calls visit(item) for items whose events probably come soon.
   template <typename Visit>
   void look_ahead(const Visit& visit) const {
     const auto count = std::min<std::size_t>(order_.size(), 7);
@@ -180,8 +180,7 @@ class Agenda {
   using Slot = std::uint32_t;
   struct Entry {
     Time time;
-    std::uint64_t
-        number;  // of the list: those of one moment come in the order in which they were begun
+    std::uint64_t number;  // of the list, in order of creation
     Slot slot;
     bool operator>(const Entry& other) const {
       return time != other.time ? time > other.time : number > other.number;

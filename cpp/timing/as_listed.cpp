@@ -18,7 +18,7 @@ namespace tacos {
 
 namespace {
 
-// The order's rows one after the other, and what is counted before they are timed.
+// The rows of an order in turn, and the totals that a sweep needs to know beforehand.
 class List {
  public:
   List(const Collective& collective, const Routes& routes, const Order& order,
@@ -63,7 +63,7 @@ class List {
             order_.reads[row] == static_cast<std::uint8_t>(Reads::acc)};
   }
 
-  // Where the next transfer of a lane stands in the result; the starts of its further legs are `rows` behind each other.
+  // Positions of a lane's next transfer in the result. The starts of successive legs are `rows` entries apart.
   struct Lane {
     std::size_t next = 0, next_start = 0, rows = 0;
   };
@@ -72,12 +72,12 @@ class List {
   const std::vector<Lane>& lanes() const { return lanes_; }
   const std::vector<std::uint32_t>& ends() const { return ends_; }  // per chunk
   std::size_t legs() const { return legs_; }
-  bool sums() const { return sums_; }  // whether anything is added up
-  // Divides all durations and so all starts.
+  bool sums() const { return sums_; }  // whether any transfer reduces
+  // Common divisor of all durations, and so of all starts.
   Time unit() const { return std::max<Time>(unit_, 1); }
-  Time longest() const { return longest_; }  // of them
+  Time longest() const { return longest_; }  // duration
 
-  // How long adding up takes at the end of a transfer.
+  // Time to add up the chunk at the destination of a transfer.
   Time sum_time(const Row& row) const {
     const auto rate = routes_.topology().spec().reduce_bandwidth_Bps;
     return rate > 0 && row.reduces ? transmission_time(row.bytes, rate) : 0;
@@ -116,34 +116,35 @@ class List {
   const Routes& routes_;
   const Order& order_;
   const std::optional<std::span<const std::uint32_t>> rows_;
-  bool paths_ = true;  // whether there are no trees
+  bool paths_ = true;  // whether all routes are paths
   bool sums_ = false;
   std::vector<Lane> lanes_;  // by route, op and reads
   std::vector<std::uint32_t> ends_;
   std::size_t legs_ = 0;
   Time unit_ = 0, longest_ = 0;
   // While counting only:
-  std::vector<std::int64_t> known_bytes_;  // that were included last, per route and op
+  std::vector<std::int64_t> known_bytes_;  // the size included last, per route and op
   std::vector<Routes::Window> windows_;
 };
 
-// In the flags of a cell: that the current step reads or writes it; that something copied to it, or read it, at some time.
+// Flags of a cell: whether the current step reads it or writes it, and whether any step so far copied to it or read it.
+// The bits above the flags hold the current step.
 enum : std::uint32_t { kRead = 1, kWritten = 2, kCopied = 4, kEverRead = 8, kFlags = 16 };
 constexpr std::uint32_t kMostSteps = std::numeric_limits<std::uint32_t>::max() / kFlags;
 
-// What is known of a chunk at a node after the rows so far. It must not lie across two lines of the cache: getting it is most
+// State of a chunk at a node after the rows so far. With 32-bit ticks it does not straddle two cache lines: fetching it is most
 // of the work.
 template <typename Tick>
 struct SumCell {
-  Tick arrived = 0, started = 0;  // the last writer, the last reader
-  std::uint32_t flags = 0;        // the step that touched it last, and how; what ever happened
+  Tick arrived = 0, started = 0;  // the last arrival of a writer, the last start of a reader
+  std::uint32_t flags = 0;        // the step that touched it last, and the flags above
   std::uint32_t unused = 0;
 
   void has_started(Tick start) { started = std::max(started, start); }
   // When all readers of earlier steps have started, if that is known.
   std::optional<Tick> readers_started() const { return started; }
 };
-// The same where nothing is added up: then hardly anything is written after it was read.
+// The same for orders that do not reduce, in which a cell is hardly ever written after it was read.
 template <typename Tick>
 struct CopyCell {
   Tick arrived = 0;
@@ -157,11 +158,11 @@ struct CopyCell {
 
 enum class Outcome : std::uint8_t { done, late, other_order };
 
-// One sweep. Times count in `unit`; if a quantum is given, starts are its multiples and stored as such.
+// One sweep. Times are counted in `unit`. Starts are multiples of `quantum`, and are stored divided by it.
 template <typename Tick, template <typename> typename Cell>
 class Sweep {
  public:
-  // No start is later; durations are a quarter of it at most, so that sums fit.
+  // The latest start. Durations are at most a quarter of it, so that sums of times do not overflow.
   static constexpr Time kLatest = static_cast<Time>(
       std::min<std::uint64_t>(std::numeric_limits<Tick>::max() / 2, kLongestSchedule / 2));
 
@@ -206,7 +207,7 @@ class Sweep {
   }
 
   Time latest() const { return latest_; }
-  Time divisor() const { return divisor_; }  // of all starts, if nothing is written
+  Time divisor() const { return divisor_; }  // of all starts; known unless `write`
 
   Transfers take() {
     std::vector<RouteId> route;
@@ -233,7 +234,7 @@ class Sweep {
   using Known = Cell<Tick>;
   static constexpr std::size_t kAhead = 16;
 
-  // How a chunk of some bytes crosses a route of one link.
+  // The crossing of a route of one link by a chunk of `bytes`.
   struct Hop {
     std::int64_t bytes = -1;
     Tick time = 0, busy = 0;
@@ -247,8 +248,8 @@ class Sweep {
     fetch_ahead(&known_[cells_.guess(row.chunk, hop.to)]);
   }
 
-  // The rules of retime.hpp, as one end of a transfer sees them: raises `ready` to what it waits for there. False if it
-  // depends on another transfer of its step.
+  // The rules of retime.hpp at one end of a transfer: raise `ready` to the time until which the transfer waits there. Return
+  // false if it depends on another transfer of its step.
   static bool read(Known& cell, std::uint32_t step, Tick& ready) {
     enter(cell, step);
     if ((cell.flags & kWritten) != 0) return false;
@@ -280,7 +281,7 @@ class Sweep {
     cell.flags |= kWritten | (copies ? kCopied : 0u);
   }
 
-  // A transfer over one link: most are.
+  // A transfer over one link, the common case.
   Outcome add_hop(const List::Row& row, std::uint32_t step) {
     Hop& hop = hops_[at(row.route)];
     if (hop.bytes != row.bytes) fill(hop, row);
@@ -344,7 +345,7 @@ class Sweep {
     return Outcome::done;
   }
   Known& cell(const List::Row& row, NodeId node) { return known_[cells_(row.chunk, node)]; }
-  // A tree under store-and-forward reaches its links the later the larger the chunk is.
+  // A tree under store-and-forward reaches its links at offsets that depend on the size of the chunk.
   std::uint32_t sharing(RouteId route, std::uint32_t leg_id) const {
     const bool whole = routes_.topology().spec().forwarding == Forwarding::store_and_forward;
     if (whole && routes_.kind(route) != RouteKind::path) return ListedLinks<Tick>::kAlone;
@@ -368,7 +369,7 @@ class Sweep {
     }
   }
 
-  // Counts the starts in the largest quantum that divides them, which is returned.
+  // Converts the starts to the largest quantum that divides them, and returns it.
   Time coarsen() {
     const auto starts = std::span(start_.begin(), list_.legs());
     if (latest_ == 0) return 1;
@@ -408,7 +409,7 @@ std::optional<Transfers> sweep_with(const List& list, const Progress& progress) 
     if (outcome == Outcome::done) return sweep.take();
     if (outcome == Outcome::other_order) return std::nullopt;
   }
-  // A long schedule, or one whose durations have no common unit: a first sweep finds what its starts need.
+  // A long schedule, or one whose durations have no common unit: a first sweep finds the latest start and the quantum.
   using Long = Sweep<std::uint64_t, Cell>;
   Time latest = 0, quantum = 1;
   {

@@ -1,7 +1,7 @@
-// Events by the span of time in which they fall: a calendar queue.
+// A calendar queue: events grouped by the span of time in which they fall.
 //
-// All spans have one length. Events of the next kSpans spans stand in lists of their own; later ones are kept aside until these are used
-// up. Whoever takes a span gets its events unsorted, and adds events of later spans only.
+// All spans have the same length. Each of the next kSpans spans has a list; later events are kept aside until these lists are used up.
+// take() returns the events of a span unsorted. After it, only events of later spans may be added.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace tacos::service {
 template <typename Event>
 class Calendar {
  public:
-  // Spans are 2^length_bits long.
+  // Spans are 2^length_bits ps long.
   explicit Calendar(int length_bits) : length_bits_(length_bits), spans_(kSpans) {}
 
   void add(Time time, const Event& event) {
@@ -38,7 +38,7 @@ class Calendar {
     Time time;
     Event event;
   };
-  // Moves the events of the first span that has some to `events`, in the order in which they were added; false if there are none.
+  // Moves the events of the first non-empty span to `events`, in the order in which they were added. Returns false if there are none.
   bool take(std::vector<Entry>& events) {
     events.clear();
     auto span = next_used();
@@ -52,7 +52,7 @@ class Calendar {
     std::swap(events, spans_[span]);
     return true;
   }
-  // When the span that was taken last is over.
+  // The end of the span that was taken last.
   Time end() const { return static_cast<Time>((taken_ + 1) << length_bits_); }
 
  private:
@@ -70,7 +70,7 @@ class Calendar {
     return kSpans;
   }
 
-  // The lists are for the spans from that of the earliest later event on.
+  // Reassigns the lists to the kSpans spans from that of the earliest event in later_ on.
   void go_on() {
     first_ = std::numeric_limits<std::uint64_t>::max();
     for (const Entry& entry : later_) first_ = std::min(first_, number_of(entry.time));

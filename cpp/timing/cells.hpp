@@ -1,7 +1,7 @@
-// A number for every chunk at every node that transfers touch, so that facts about it can be stored in one array.
+// Numbers the pairs of a chunk and a node that transfers touch, so that one array can hold their states.
 //
-// A chunk that comes to most nodes gets one place per node. Other chunks get twice as many places as they have transfers,
-// which is enough for all their ends; where a node stands among them is found by hashing.
+// A chunk whose transfers have at least as many ends as there are nodes gets one place per node. Any other chunk gets one
+// place per end of its transfers, and its nodes are assigned to these places by hashing.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class Cells {
     return begin + place;
   }
 
-  // Where it may stand: exactly so for chunks that come to most nodes.
+  // A guess of the number, for prefetching: exact for chunks with one place per node.
   std::size_t guess(std::size_t chunk, NodeId node) const {
     const auto begin = begin_[chunk];
     return begin_[chunk + 1] - begin == nodes_ ? begin + at(node) : begin;
@@ -55,7 +55,7 @@ class Cells {
   static constexpr NodeId kNobody = -1;
   std::size_t nodes_;
   std::vector<std::size_t> begin_;  // per chunk
-  LargeVector<NodeId> node_at_;     // per place, if some chunks come to few nodes
+  LargeVector<NodeId> node_at_;     // per place, if some chunks have fewer places than nodes
 };
 
 }  // namespace tacos

@@ -12,7 +12,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;
+constexpr std::size_t kOverlapUpTo = std::size_t{1} << 17;  // transfers (chosen)
 
 // A schedule's transfers as an order; the columns own the memory of the Order's spans.
 struct OrderColumns {
@@ -109,9 +109,9 @@ std::vector<std::uint8_t> spread_final_values(const Schedule& schedule) {
 
 namespace {
 
-// Whether a schedule's times can be mirrored: paths of one leg whose links have one bandwidth (each link
-// is then left by the head as long before the end as it is reached after the start), chunks of the
-// same size in both directions, and sums that take no time.
+// Whether a schedule's times can be mirrored: all routes are paths of one leg whose links have the same
+// bandwidth (then mirroring moves all windows of a link by the same time), chunks have the same size in
+// both directions, and sums take no time.
 bool mirrors(const Schedule& schedule, const Collective& reversed) {
   const auto& topology = schedule.topology();
   if (topology.spec().reduce_bandwidth_Bps > 0) return false;
@@ -161,7 +161,7 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   auto topology = std::make_shared<const Topology>(whole.topology().reversed());
   auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
   auto columns = order_of(whole);
-  // A transfer that reads what another wrote starts later, so the opposite order of starts will do.
+  // A transfer starts after those that wrote what it reads, so the opposite order of starts is valid.
   const std::int32_t last_step =
       columns.step.empty() ? 0 : *std::max_element(columns.step.begin(), columns.step.end());
   for (auto& step : columns.step) step = last_step - step;
@@ -174,7 +174,7 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
   }
   const auto spreads = spread_final_values(whole);
   for (std::size_t i = 0; i < columns.chunk.size(); ++i) {
-    // A transfer that spread a value collects it, and vice versa.
+    // The reverse of a transfer that spreads a final value adds to a sum, and vice versa.
     const bool spread = spreads[i] != 0;
     columns.chunk[i] = whole.collective().reversed_chunk(columns.chunk[i]);
     const bool sums = spread && collective->reduces(columns.chunk[i]);
@@ -186,7 +186,7 @@ Schedule reverse(const Schedule& schedule, const Progress& progress) {
                   progress)
         .with_facts(schedule.facts());
   }
-  // Every link's windows move by one and the same time, so they stay apart.
+  // All windows of a link move by the same time, so they stay disjoint.
   const auto& t = whole.stored();
   std::size_t row = 0;
   for (std::int32_t lane = 0; lane < whole.lanes(); ++lane) {
@@ -221,7 +221,7 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
               " has no bytes in one collective only: choose fewer chunks or a larger size");
     }
   }
-  ScheduleFacts facts;  // a half's bound is not one of the whole
+  ScheduleFacts facts;  // without a bound: that of a half is not one of the whole
   facts.engine = first.facts().engine;
   facts.file = first.facts().file;
   const Schedule a = first.expand(), b = second.expand();
@@ -258,7 +258,7 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
         retime(collective, routes, columns.order(), first.provenance(), progress).with_facts(facts);
     if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
   }
-  // First-come service may also undo a synthesizer's arrangement.
+  // First-come service may also be slower than the starts that an engine arranged.
   for (const Time start : then.start) columns.start.push_back(a.time() + start);
   return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
                      first.provenance(), progress)

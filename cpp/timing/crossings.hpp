@@ -13,8 +13,8 @@ namespace tacos {
 
 class Crossings {
  public:
-  // The table is kept only if enough transfers use the routes to make it worth its memory. Times count in a
-  // `unit` that divides them.
+  // The table is kept only if enough transfers use the routes to make it worth its memory. Times are counted
+  // in `unit`, which divides them.
   Crossings(const Routes& routes, std::size_t transfers, Time unit = 1)
       : routes_(routes), unit_(unit) {
     const auto count = static_cast<std::size_t>(routes.count());
@@ -50,8 +50,9 @@ class Crossings {
     std::span<const Routes::Window> windows;
     std::span<const Time> times;  // from the start to each end of the leg
   };
-  // Of the leg with an id; `which()` gives its route and number, if they matter. Valid until the next
-  // call or, if lasting(), until the next one for the same leg.
+  // The crossing of the leg with this id by a chunk of `bytes`. `which()` returns the leg's route and number, and
+  // is called only if the times must be computed. The result is valid until the next call or, if lasting(),
+  // until the next call for the same leg.
   template <typename Which>
   Crossing of(std::uint32_t id, std::int64_t bytes, Which&& which) {
     if (table_.empty()) {
@@ -87,7 +88,7 @@ class Crossings {
   struct Entry {
     std::int64_t bytes = -1;
     std::uint32_t windows = 0, times = 0;
-    // Most legs are one link with one end, which stand here; otherwise where they stand.
+    // Most legs have one link and one end, stored here; otherwise positions in windows_ and times_.
     Routes::Window window{};
     Time time = 0;
     std::uint32_t first_window = 0, first_time = 0;

@@ -1,6 +1,6 @@
 // The dependencies in an ordered list of transfers, by the rules at the top of retime.hpp; used only
-// there. Writers and readers of one `acc` are counted, and a transfer waits for a counter: a
-// transfer costs a few words and no list of its predecessors.
+// there. Writers and readers of each `acc` are counted, and a transfer waits until a counter reaches a
+// threshold. So a transfer costs a few words, not a list of its predecessors.
 #pragma once
 
 #include <algorithm>
@@ -25,22 +25,22 @@ namespace tacos::dependencies {
 using service::Item;  // a transfer's position in the order, sorted by step
 using service::kNone;
 
-// What the event loop asks of a transfer, in one place of memory.
+// What the event loop reads of a transfer, in one place of memory.
 struct Move {
   RouteId route;
   ChunkId chunk;
-  std::uint32_t pending;  // unmet waits; of a gang they are its leader's
+  std::uint32_t pending;  // unmet waits; those of a gang are counted at its leader
   std::uint32_t gang;     // its number, or kNone
-  // The cells it reads and writes; with trees, where they are listed.
+  // The cells it reads and writes; with trees, their positions in touched_.
   std::uint32_t source, destination;
-  std::uint32_t first_start;  // of its legs among those of all transfers
+  std::uint32_t first_start;  // position of its first leg among the legs of all transfers
   bool reduces, reads_acc;
 };
 
-// A cell is the `acc` of one chunk at one node. Its counters only grow, so what waits for a
-// counter to reach a threshold stands in a list sorted by threshold.
+// A cell is the `acc` of one chunk at one node. Its counters only grow, so the waits for a counter are
+// a list sorted by threshold.
 struct Cell {
-  std::uint32_t arrived = 0, started = 0;  // writers, readers
+  std::uint32_t arrived = 0, started = 0;  // numbers of writers, readers
   std::uint32_t arrived_waits = kNone, started_waits = kNone;
 };
 
@@ -58,7 +58,7 @@ class Dependencies {
       : routes_(routes) {
     list_moves(collective, order, rows);
     building_.resize(cells_.size());
-    waits_.reserve(2 * rows.size());  // of which what is not needed is never touched
+    waits_.reserve(2 * rows.size());  // memory that is not needed is never touched
     std::uint32_t step = 0;
     for (Item begin = 0; begin < rows.size();) {
       Item end = begin + 1;
@@ -81,7 +81,7 @@ class Dependencies {
   }
 
   bool has_gangs() const { return !gangs_.empty(); }
-  // Transfers that must start together, by one of them; none if it is alone.
+  // The transfers that must start together with this one, itself included; empty if there are none.
   std::span<const Item> gang(Item item) const {
     if (gangs_.empty() || moves_[item].gang == kNone) return {};
     const auto begin = gangs_[moves_[item].gang], end = gangs_[moves_[item].gang + 1];
@@ -100,7 +100,7 @@ class Dependencies {
     return std::span(touched_).subspan(move.destination, routes_.destinations(move.route).size());
   }
 
-  // Hints for what on_arrival and on_start will touch, in steps that build on each other.
+  // Prefetch what on_arrival and on_start will touch; each needs what the one before it fetched.
   void prefetch_move(Item item) const { fetch_ahead(&moves_[item]); }
   void prefetch_source(Item item) const {
     if (!trees_) fetch_ahead(&cells_[moves_[item].source]);
@@ -115,7 +115,7 @@ class Dependencies {
     if (const auto wait = next_wait(item); wait != kNone) prefetch_move(waits_[wait].item);
   }
 
-  // Events; `release(leader)` is called for every transfer or gang that waits for nothing more.
+  // Events. They call `release(leader)` for each transfer or gang that need not wait any more.
   template <typename Release>
   void on_start(Item item, Release&& release) {
     if (!moves_[item].reads_acc) return;
@@ -132,7 +132,7 @@ class Dependencies {
   }
 
  private:
-  // What is known of a cell: accesses of the steps before the one that touched it last, and of that one.
+  // Accesses to a cell so far: in the steps before the one that touched it last, and (new) in that one.
   struct Building {
     std::uint32_t arrived_tail = kNone, started_tail = kNone;  // of its lists
     std::uint32_t writers = 0, readers = 0;
@@ -140,7 +140,7 @@ class Dependencies {
     std::uint32_t step = 0;
     bool has_copy = false, new_copy = false;
   };
-  // Who touched a cell last, in steps in which transfers write where others read.
+  // The last transfers that touched a cell, in steps in which transfers write where others read.
   struct Exchanged {
     Item last_reader = kNone, last_writer = kNone;
   };
@@ -203,7 +203,7 @@ class Dependencies {
     }
   }
   [[noreturn]] static void too_many() {
-    invalid("an order has fewer than 2^32 - 1 legs and ends of trees");
+    invalid("too many legs or ends of trees; an order has fewer than 2^32 - 1");
   }
 
   void add_step(Item begin, Item end, std::uint32_t step) {
@@ -281,7 +281,7 @@ class Dependencies {
     }
   }
 
-  // A forest whose roots are the lowest members; paths are halved on the way.
+  // Union-find with path halving; a root is the lowest member of its gang.
   Item root(Item item) {
     while (above_[item] != item) item = above_[item] = above_[above_[item]];
     return item;
@@ -315,7 +315,7 @@ class Dependencies {
     }
   }
 
-  // `item` waits until the counter that heads the list reaches the threshold.
+  // `item` waits until the counter of the list reaches the threshold.
   void add_wait(std::uint32_t& head, std::uint32_t& tail, std::uint32_t threshold, Item item) {
     if (threshold == 0) return;
     const auto wait = static_cast<std::uint32_t>(waits_.size());
@@ -346,7 +346,7 @@ class Dependencies {
   // While building only:
   LargeVector<Building> building_;    // per cell
   std::vector<Exchanged> exchanged_;  // per cell, once there is a gang
-  std::vector<Item> above_;           // in the forest of gangs, once there is one
+  std::vector<Item> above_;           // parents in the union-find, once there is a gang
 };
 
 }  // namespace tacos::dependencies

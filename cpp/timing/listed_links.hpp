@@ -1,12 +1,12 @@
-// Links that serve legs in the order of a list: the rule of service.hpp where that order is the one of being ready.
+// Links that serve legs in the order of a list: the service rule of service.hpp if legs are ready in that order.
 //
-// Legs are given one by one, in the order of the list, each with the moment at which it is ready. By the rule, what is ready
-// first is served first and, of what is ready at one moment, what stands first in the list. So a leg starts when its links have
-// served those listed before it, provided that none of these would have had to let it pass:
-//   - those over the same links, reached at the same offsets, were ready no later than it;
-//   - the others had started when it became ready. One of them may have waited for another link while this one was free, so
-//     that its being ready says nothing.
-// It is enough to compare with the one that took a link last: a link's starts only grow. If a leg fails, the list is for
+// Legs are passed one by one, in the order of the list, each with the time at which it is ready. By the rule, the leg that is
+// ready first is served first and, of legs that are ready at the same time, the one listed first. So a leg starts when its links
+// have served the legs listed before it, unless it would overtake one of them. It overtakes none if, on each of its links,
+//   - earlier legs over the same links at the same offsets were ready no later than it, and
+//   - all other earlier legs had started when it became ready. When they became ready does not matter, since they may have
+//     waited for another link while this one was free.
+// Starts on a link only grow, so it is enough to compare with the last leg of each link. If a leg fails the test, the list needs
 // service.hpp.
 #pragma once
 
@@ -22,19 +22,19 @@
 
 namespace tacos {
 
-// A Tick is an unsigned number that holds times in some unit.
+// A Tick is an unsigned type for times in some unit.
 template <typename Tick>
 class ListedLinks {
  public:
-  // Of legs that have the same links, at the same offsets. All legs of one link alone do.
+  // Equal for legs that have the same links at the same offsets, such as all legs of a single link.
   using Sharing = std::uint32_t;
   static constexpr Sharing kOneLink = 0;
-  static constexpr Sharing kAlone = std::numeric_limits<Sharing>::max();  // not even with its like
+  static constexpr Sharing kAlone = std::numeric_limits<Sharing>::max();  // differs from every leg
 
   explicit ListedLinks(std::int32_t links, Tick quantum = 1)
       : quantum_(quantum), links_(at(links)) {}
 
-  // When a leg of one link starts that keeps it for `busy`; nothing if it would overtake another.
+  // Returns when a leg of one link, which it keeps busy for `busy`, starts; nullopt if it would overtake.
   std::optional<Tick> serve(LinkId link, Tick busy, Tick ready) {
     Link& last = links_[at(link)];
     if (ready < (last.sharing == kOneLink ? last.ready : last.start)) return std::nullopt;
@@ -43,7 +43,7 @@ class ListedLinks {
     return start;
   }
 
-  // The same for a leg of several links, whose windows count in ticks.
+  // The same for a leg of several links, with its windows in ticks.
   std::optional<Tick> serve(std::span<const Routes::Window> windows, Sharing sharing, Tick ready) {
     if (windows.size() == 1)
       return serve(windows[0].link, static_cast<Tick>(windows[0].busy), ready);
@@ -64,13 +64,13 @@ class ListedLinks {
   }
 
   Tick last_start(LinkId link) const { return links_[at(link)].start; }
-  // The leg that took a link last keeps it longer.
+  // Lets the last leg of a link keep it until `until`.
   void keep(LinkId link, Tick until) { links_[at(link)].free = until; }
 
  private:
   struct Link {
-    Tick free = 0;              // from when on
-    Tick ready = 0, start = 0;  // of the leg that took it last
+    Tick free = 0;              // when it becomes free
+    Tick ready = 0, start = 0;  // of its last leg
     Sharing sharing = kOneLink;
   };
   Tick round_up(Tick time) const {

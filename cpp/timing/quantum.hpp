@@ -23,8 +23,8 @@ Time common_quantum(const Starts& starts) {
   return std::max<Time>(divisor, 1);
 }
 
-// A quantum in which starts up to `latest` fit once they are rounded up to it: rounding every start up to a multiple of q makes
-// a chain of k transfers at most k·q longer.
+// A quantum in which starts up to `latest` fit 32 bits, with 1/64 to spare for rounding: rounding every start up to a multiple of q
+// makes a chain of k transfers at most k·q longer.
 inline Time rounding_quantum(Time latest) {
   return latest / kLargestStart + latest / kLargestStart / 64 + 1;
 }

@@ -26,7 +26,7 @@ using service::Leg;
 
 void check(const Collective& collective, const Routes& routes, const Order& order) {
   const auto count = order.route.size();
-  if (count >= kNone) invalid("an order has fewer than 2^32 - 1 transfers");
+  if (count >= kNone) invalid("too many transfers; an order has fewer than 2^32 - 1");
   if (order.chunk.size() != count || order.step.size() != count || order.op.size() != count ||
       order.reads.size() != count) {
     invalid("the order's columns differ in length");
@@ -54,7 +54,7 @@ std::vector<Item> all_rows(const Order& order) {
   return rows;
 }
 
-// The order's rows that move bytes, sorted by step; nothing if these are all rows as they stand.
+// The rows of the order that move bytes, sorted by step; nullopt if these are all rows in their order.
 std::optional<std::vector<Item>> sorted_rows(const Collective& collective, const Order& order) {
   const bool empty_ones = collective.uniform_bytes() == 0;
   const auto& step = order.step;
@@ -71,7 +71,7 @@ std::optional<std::vector<Item>> sorted_rows(const Collective& collective, const
     std::ranges::stable_sort(rows, {}, [&](Item row) { return step[row]; });
     return rows;
   }
-  // Steps are mostly few: each row goes behind those of its step and of earlier ones.
+  // There are mostly few steps, so a counting sort is cheaper.
   std::vector<Item> next(at(range) + 2, 0), result(rows.size());
   const auto number = [&](Item row) { return at(step[row] - static_cast<std::int64_t>(*least)); };
   for (const Item row : rows) ++next[number(row) + 1];
@@ -80,7 +80,7 @@ std::optional<std::vector<Item>> sorted_rows(const Collective& collective, const
   return result;
 }
 
-// An order as the event loop sees it: what waits for what by the steps, and the starts it finds.
+// An order as the event loop sees it: dependencies by step, and durations. Subclasses record the starts.
 class Ordered {
  public:
   Ordered(const Collective& collective, const Routes& routes, const Order& order,
@@ -208,7 +208,7 @@ class Listing : public Ordered {
   std::vector<Time> starts_;
 };
 
-// An order of one-leg transfers that writes starts where they stay: those of a lane come in the order of time.
+// An order of one-leg transfers that writes starts to their final place, since those of a lane come in order of time.
 class Packing : public Ordered {
  public:
   Packing(const Collective& collective, const Routes& routes, const Order& order,
@@ -240,7 +240,7 @@ class Packing : public Ordered {
     dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
   }
 
-  // Nothing if the starts do not fit 32 bits.
+  // Returns nullopt if the starts do not fit 32 bits.
   std::optional<Transfers> take() {
     const std::span starts(start_.begin(), dependencies_.size());
     const Time quantum = common_quantum(starts);
@@ -287,7 +287,7 @@ std::int64_t least_bytes(const Collective& collective, const Order& order,
   return least;
 }
 
-// The transfers with their starts; nothing if the order does not suit rounds, or its starts do not fit 32 bits.
+// The transfers with their starts; nullopt if the order does not suit rounds, or its starts do not fit 32 bits.
 std::optional<Transfers> time_in_rounds(const Collective& collective, const Routes& routes,
                                         const Order& order, std::span<const Item> rows,
                                         const Progress& progress) {
@@ -372,9 +372,8 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
           quantum};
 }
 
-// Starts of one-leg transfers as multiples of the quantum: each as early as its links and what it reads
-// allow, in the order of the given starts and not before them. Nothing where that would let a transfer
-// read what it did not read before.
+// Rounds the starts of one-leg transfers up to multiples of the quantum, in their order, each as early as its
+// links and what it reads allow. Returns nullopt if a transfer would then read another value than before.
 std::optional<std::vector<Time>> rounded_up(const Collective& collective, const Routes& routes,
                                             const Order& order, std::span<const Time> starts,
                                             Time quantum) {

@@ -5,16 +5,16 @@
 // the dependencies:
 //   - a transfer that reads `acc` waits until all writers of earlier steps have arrived there;
 //   - a transfer that writes waits until all readers of that `acc` in earlier steps have started, and
-//     those in the same step start together with it: two NPUs that exchange partial sums in one step
-//     leave at one moment or, where they share a link, one right after the other. Each has to leave before
+//     those in the same step start together with it: two transfers that exchange partial sums in one step
+//     start at the same time or, if they share a link, one right after the other. Each must start before
 //     the other one's sum arrives, otherwise the order is infeasible;
-//   - a `copy` waits until all writers of earlier steps have arrived, as does whatever follows one.
-// A list sorted by step is served in that order where times tie.
+//   - a `copy`, and any writer in a step after it, waits until all writers of earlier steps have arrived.
+// Where times tie, transfers are served in order of step and then in the order of the list.
 //
-// A leg is ready when its dependencies are met (the first) or when the leg before has arrived (the
-// others); from there on service.hpp decides.
+// The first leg of a transfer is ready when its dependencies are met, every other leg when the one before it
+// has arrived; service.hpp decides when a ready leg starts.
 //
-// Cost: where links serve in the order of the list, one sweep over it (as_listed.hpp) and 8 to 16 bytes per
+// Cost: if links serve in the order of the list, one sweep over it (as_listed.hpp) and 8 to 16 bytes per
 // transfer; otherwise some 100 bytes per transfer and, over routes of one link, mostly a few passes in rounds
 // (round_service.hpp), else O(n log w) for n transfers of which w are under way or waiting at a time.
 #pragma once
@@ -37,8 +37,9 @@ struct Order {
 };
 
 // Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum: the
-// largest that fits them exactly or, where none fits 32 bits, a little more than the smallest that does.
-// `as_listed`, for tests, insists on one sweep (refusing other orders) or on the event loop.
+// largest that divides them or, if they do not fit 32 bits then, a little more than the smallest that makes
+// them fit. `as_listed` is for tests: true allows the sweep only (and refuses other orders), false the event
+// loop only.
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
                 const Order& order, std::string provenance, const Progress& progress,
                 std::optional<bool> as_listed = std::nullopt);
@@ -51,7 +52,7 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
                      std::span<const Time> starts, std::string provenance,
                      const Progress& progress);
 
-// The same, but nothing where the order would have to be timed anew: for sums that depend on their starts.
+// The same, but returns nullopt instead of timing the order anew: for sums that depend on their starts.
 std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& collective,
                                   const std::shared_ptr<const Routes>& routes, const Order& order,
                                   std::span<const Time> starts, const std::string& provenance);

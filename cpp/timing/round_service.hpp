@@ -1,12 +1,12 @@
-// The service rule of service.hpp in rounds, where every route is one link and nothing has to start together with another transfer.
+// The service rule of service.hpp in rounds, for routes of one link and transfers that need not start together with another.
 //
-// A round is a span of time shorter than any transfer takes. What arrives in it has started before it, so a round has three parts, each
-// a pass over many transfers, whose data are fetched ahead:
+// A round is a span of time no longer than any transfer. A transfer that arrives in a round has started before it, so a round has three
+// parts, each a pass over many transfers, whose data are prefetched:
 //   1. arrivals, in the order of their times, make transfers ready;
-//   2. each link serves what is ready, in the order (ready time, position in the list); links do not depend on each other;
-//   3. what has started is told to the user, in the order in which service.hpp would have started it.
-// A start that makes another transfer ready at the same moment does not fit in: then the run is given up, and service.hpp has to do it.
-// Otherwise results are the same, records included.
+//   2. each link serves its ready transfers in the order (ready time, position in the list); links do not depend on each other;
+//   3. the user is told the starts, in the order in which service.hpp would have made them.
+// If a start makes another transfer ready at the same moment, the run is given up, and service.hpp must do it. Otherwise the results
+// are the same, records included.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@
 namespace tacos::service {
 
 // The user is that of service.hpp, and also has
-//   bool disturbed()   whether something happened out of its turn, so that the run cannot be done in rounds
-// Its gangs are not asked for.
+//   bool disturbed()   whether something happened out of order, so that the run cannot be done in rounds
+// gang() is never called.
 template <typename User>
 class RoundService {
  public:
-  // No transfer has fewer than `least_bytes`. With `recorded`, starts are told in their order.
+  // No transfer has fewer than `least_bytes`. With `recorded`, the user is told the starts in their order.
   RoundService(User& user, const Routes& routes, const Options& options, std::int64_t least_bytes,
                bool recorded, const Progress& progress)
       : user_(user),
@@ -52,9 +52,9 @@ class RoundService {
     return true;
   }
 
-  // Until nothing is left that could start; returns the number of transfers that did, or nothing if the run is given up.
+  // Runs until no transfer can start; returns the number of transfers that started, or nullopt if the run is given up.
   std::optional<std::size_t> run() {
-    now_ = -1;  // before everything, so that what is ready at 0 comes with the first round
+    now_ = -1;  // so that transfers that are ready at 0 belong to the first round
     user_.begin([this](Item item, Leg) { make_ready(item); });
     std::size_t told = 0;
     while (calendar_.take(events_)) {
@@ -88,15 +88,15 @@ class RoundService {
   struct Link {
     Time free_at = 0;
     Item taken_by = kNone;
-    bool called = false;  // whether an event says when it is free
+    bool called = false;  // whether an event waits for when it is free
     Line line;
   };
   struct Lane {
-    Routes::Window window{};  // of a transfer of so many bytes
+    Routes::Window window{};  // of a transfer of `bytes`
     std::int64_t bytes = -1;
-    Time duration = 0;              // of such a transfer
-    Item last = kNone;              // what started last
-    std::uint32_t last_moment = 0;  // when it did
+    Time duration = 0;              // of a transfer of `bytes`
+    Item last = kNone;              // the transfer that started last
+    std::uint32_t last_moment = 0;  // when it started
   };
   struct Ready {
     Time time;
@@ -108,7 +108,7 @@ class RoundService {
   };
   static constexpr std::size_t kAhead = 8;
 
-  // A power of two that no transfer is shorter than.
+  // The exponent of the largest power of two that no transfer is shorter than.
   static int round_bits(const Routes& routes, std::int64_t least_bytes) {
     Time shortest = kLongestSchedule;
     for (RouteId r = 0; r < routes.count(); ++r) {
@@ -118,7 +118,7 @@ class RoundService {
     return static_cast<int>(std::bit_width(length)) - 1;
   }
 
-  // Arrivals by time, and those of one moment in the order in which they were added; what links become free.
+  // Sorts arrivals by time, those of one moment in the order in which they were added. Moves links that become free to freed_.
   void sort_events() {
     const auto earlier = [](const Entry& a, const Entry& b) { return a.time < b.time; };
     std::erase_if(events_, [this](const Entry& entry) {
@@ -158,7 +158,7 @@ class RoundService {
     }
   }
 
-  // By time and item; times mostly grow already.
+  // Sorts by time and item; mostly the times are in order already.
   void sort_ready() {
     const auto earlier = [](const Ready& a, const Ready& b) { return a.time < b.time; };
     if (!std::is_sorted(ready_.begin(), ready_.end(), earlier)) {
@@ -203,14 +203,15 @@ class RoundService {
   }
   std::uint64_t key(Item item) const { return std::uint64_t{moment_} << 32 | item; }
 
-  // Starts what waits for a link that is free by then. `before` numbers the moments earlier than that one.
+  // Starts the transfers that a link can serve by `until`. `before` is the number of the last moment before `until`.
   void serve_line(Link& link, Time until, std::uint32_t before) {
     while (!link.line.empty() && link.free_at <= until) {
       const auto key = link.line.top();
       link.line.pop();
       const auto item = static_cast<Item>(key);
       Lane& lane = lanes_[at(user_.route(item))];
-      // The first of a lane waits for what had the link when it came; others for the one before them in the lane.
+      // The first waiting transfer of a lane waits for the one that had the link when it came, recorded then; the others wait
+      // for the one before them in the lane.
       if (lane.last != kNone && lane.last_moment >= key >> 32) user_.waits(item, 0, lane.last);
       const auto moment = link.free_at < until ? before : moment_;
       start(link, lane, key, link.free_at);
@@ -284,17 +285,17 @@ class RoundService {
   std::vector<Link> links_;
   std::vector<Lane> lanes_;  // per route
   Calendar<Event> calendar_;
-  Time now_ = 0, end_ = 0;  // of the event that is handled, of the round
+  Time now_ = 0, end_ = 0;  // time of the current event, end of the round
   std::uint32_t moment_ = 0;
   std::size_t started_ = 0;
   bool out_of_turn_ = false;  // whether a start made something ready
-  // Of the round:
+  // Of the current round:
   std::vector<Entry> events_;
   std::vector<Arrival> arrivals_;
   std::vector<Ready> ready_;
-  std::vector<std::uint32_t> freed_;  // links that are free at some moment of it, and waited for
+  std::vector<std::uint32_t> freed_;  // links that become free in it and have waiting transfers
   std::vector<Start> starts_;
-  std::vector<std::uint64_t> items_;  // while they are sorted
+  std::vector<std::uint64_t> items_;  // to be sorted
   Sorter sorter_;
 };
 

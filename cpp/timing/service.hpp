@@ -3,27 +3,27 @@
 //
 // A leg is ready when what it waits for has arrived. At every moment the ready legs are tried in the order
 // (ready time, position in the list); a leg starts if every link of it is free from the moment the
-// chunk's head reaches that link, and takes each for its own window. Nothing is reserved ahead, nothing
-// slips into a gap in front of a window already taken.
+// chunk's head reaches that link, and takes each for its own window. Nothing is reserved ahead, and no leg
+// starts in a gap before a window that is already taken.
 //
 // Dependencies, durations and records are the responsibility of the user, a class with these
-// members (Ready is a callable `ready(item, leg)`, to be called for what waits for nothing
-// more):
+// members (Ready is a callable `ready(item, leg)`, to be called for each leg that need not wait
+// any more):
 //   RouteId route(Item), ChunkId chunk(Item), std::int64_t bytes(Item)
 //   std::span<const Item> gang(Item)         transfers that start together with this one, or none; those
 //                                            that share a link start one after the other
-//   bool in_time(gang, delays, least)        whether a gang may start so, each member by its delay later; if
-//                                            not, raises the least delays of those that would arrive too early
-//   void begin(Ready)                        what is ready from the first moment on
+//   bool in_time(gang, delays, least)        whether a gang may start with these delays; if not, raises the
+//                                            least delays of members that would arrive too early
+//   void begin(Ready)                        calls Ready for the legs that are ready at the beginning
 //   Time not_before(Item, leg)               when the leg may start at the earliest
 //   Time leaves(Item, Window, Time start)    when the link is free again
 //   Time arrives(Item, leg, end, Time start, Time duration)
 //                                            when the leg's chunk is whole at its end (of the last leg: at
-//                                            destination number `end`), which takes `duration` by rule
+//                                            destination number `end`); by rule it takes `duration`
 //   void waits(Item, leg, Item before)       the leg waits for a link that `before` took last
 //   void on_start(Item, leg, Time now, windows, Ready)
 //   void on_arrival(Item, leg, end, Time now, Ready)
-//   void prefetch(arrivals, i)               arrival i is about to be handled, and then those after it
+//   void prefetch(arrivals, i)               arrival i is about to be handled, then the ones after it
 //   void prefetch_start(Item, bool again)    the transfer will be tried soon, very soon if `again`
 //
 // Cost: O(n log w) for n legs of which w are under way or waiting at a time.
@@ -50,7 +50,7 @@ namespace tacos::service {
 struct Options {
   Time quantum = 1;        // starts are multiples of it
   bool congestion = true;  // whether a link in use keeps others waiting
-  std::size_t items = 0;   // about how many transfers come: many make a table of durations worth it
+  std::size_t items = 0;   // expected number of transfers; if large, durations are tabulated
   std::size_t legs = 0;    // of all transfers, for the progress report
 };
 
@@ -73,16 +73,16 @@ class Service {
     leg_bits_ = std::bit_width(most - 1);
   }
 
-  // Until nothing is left that could start; returns the number of legs that did.
+  // Runs until no leg can start; returns the number of legs that started.
   std::size_t run() {
     const auto ready = [this](Item item, Leg leg) { make_ready(item, leg); };
-    now_ = -1;  // before everything, so that what is ready at 0 comes with the first moment
+    now_ = -1;  // so that legs that are ready at 0 belong to the first moment
     user_.begin(ready);
     Agenda::Moment moment;
     std::size_t handled = 0;
     while (!agenda_.empty()) {
       agenda_.take(moment);
-      // Moments of many events look ahead within them.
+      // In moments with many events, prefetching looks ahead within the moment.
       if (moment.arrivals.size() + moment.tries.size() < kAhead) {
         agenda_.look_ahead([this](Item item) { user_.prefetch_start(item, false); });
       }
@@ -115,8 +115,8 @@ class Service {
  private:
   using Window = Routes::Window;
   static constexpr std::uint32_t kStarts = kNone - 1;  // in Try::queue: its links are taken already
-  static constexpr int kArrangements = 8;  // that are tried for a gang, half of them in each order
-  // What is tried touches memory all over the place: it is prefetched this many items ahead.
+  static constexpr int kArrangements = 8;  // to try for a gang, half of them in each order (chosen)
+  // Trying legs touches scattered memory, which is prefetched this many items ahead.
   static constexpr std::size_t kAhead = 8;
   struct Link {
     Time free_at = 0;
@@ -141,7 +141,7 @@ class Service {
       fresh_.push_back(std::uint64_t{item} << leg_bits_ | leg);
     } else {
       const Waiting who{moment_, item, place(item, leg)};
-      // What cannot start now will not be able to at this moment: it need not be tried in its turn.
+      // A leg that cannot start now cannot start later in this moment either, so its turn is skipped.
       const bool known = options_.congestion && crossings_.lasting();
       if (!known || !waits_for_link(who)) try_at(now_, {who, kNone, 0});
     }
@@ -158,8 +158,8 @@ class Service {
     }
   }
 
-  // Everything that is possible at this moment, in the order of service: what had to wait, what has
-  // just become ready, and in its place among them what becomes possible while we serve.
+  // Tries all legs that may start at this moment, in the order of service: those that had to wait, those that
+  // have just become ready, and those that become possible meanwhile.
   void serve_moment(std::span<const Try> tries) {
     std::size_t i = 0, j = 0;
     while (i < tries.size() || j < fresh_.size() || !late_.empty()) {
@@ -219,9 +219,9 @@ class Service {
     auto& queue = queues_[next.queue];
     if (queue.calls != next.call) return;  // another item heads the queue now
     queue.pop();
-    called_ = next.queue;  // the item that comes to head it now is called once, below
+    called_ = next.queue;  // its new head is called once, below
     // A leg that was overtaken in its line is in a queue twice once it heads the line again. It is served
-    // only while it heads its line: after its start it stands in none.
+    // only while it heads its line; after its start it is in no line.
     const auto& line = lines_at_[who.place];
     if (stands_alone(who) || (line.id != kNone && line.first == who.item)) serve(who);
     called_ = kNone;
@@ -237,9 +237,10 @@ class Service {
   }
 
   // The windows of a leg; for the first leg of a gang those of all members, counted from the start of the
-  // first. A member that shares a link with one before it starts when that one has left the link. Those with
-  // the shortest way go first, so that others reach a shared link after them without having to wait; where
-  // their sums would arrive before others have left, they start later, or those with the longest way go first.
+  // first. A member that shares a link with one before it starts when that one has left the link. Members with
+  // the shortest way go first, so that others reach a shared link after them without waiting. If a sum would
+  // arrive before another member has started, its member starts later; if that does not help, members with the
+  // longest way go first.
   std::span<const Window> find_windows(const Waiting& who) {
     const auto gang = gang_of(who);
     if (gang.empty()) return crossing(who).windows;
@@ -295,8 +296,8 @@ class Service {
                          [&] { return std::pair(user_.route(who.item), leg_of(who)); });
   }
 
-  // Starts a leg that is first in its line, and then those behind it, or lets it wait for the link
-  // that frees last.
+  // Starts a leg that is first in its line, and then those behind it. A leg that cannot start waits for
+  // the link that becomes free last.
   void serve(Waiting who) {
     while (true) {
       const auto windows = find_windows(who);
@@ -313,7 +314,7 @@ class Service {
     }
   }
 
-  // The first of a line leaves it; returns whether others stand in it.
+  // Removes the first leg of a line; returns whether others remain.
   bool leave_line(const Waiting& who) {
     Line* line = line_of(who);
     if (line == nullptr) return false;
@@ -328,7 +329,7 @@ class Service {
     return true;
   }
 
-  // Joins the line for its links, if there is one; its turn comes when those before it are gone.
+  // Adds a leg to the line for its links, if there is one; returns false if others are before it.
   bool joins_as_first(const Waiting& who) {
     Line* line = line_of(who);
     if (line == nullptr) return true;
@@ -337,7 +338,7 @@ class Service {
     return true;
   }
 
-  // If it cannot start now, lets it wait; otherwise does nothing.
+  // Lets a leg wait if it cannot start now; returns whether it waits.
   bool waits_for_link(const Waiting& who) {
     const Window* blocking = last_taken(find_windows(who));
     if (blocking == nullptr) return false;
@@ -345,7 +346,7 @@ class Service {
     return true;
   }
 
-  // The window whose link frees last, if one is taken now.
+  // The window whose link becomes free last, or nullptr if all links are free.
   const Window* last_taken(std::span<const Window> windows) const {
     Time earliest = now_;
     const Window* blocking = nullptr;
@@ -365,8 +366,8 @@ class Service {
   }
 
   // Legs over one route have the same links, so only the first of them is worth trying: those
-  // behind it stand in line. A gang, which has several routes, stands alone, as does a tree under
-  // store-and-forward, which reaches its links the later the larger the chunk is.
+  // behind it stand in line. A gang stands alone, since it has several routes. So does a tree under
+  // store-and-forward, since its offsets depend on the size of the chunk.
   bool stands_alone(const Waiting& who) const {
     if (whole_chunks_ && routes_.kind(user_.route(who.item)) != RouteKind::path) return true;
     return !gang_of(who).empty();
@@ -399,8 +400,8 @@ class Service {
       start_one(who);
       return;
     }
-    const auto delays =
-        std::exchange(delays_, {});  // what starts may ask for another gang's windows
+    // Moved out, since a start may ask for the windows of another gang.
+    const auto delays = std::exchange(delays_, {});
     if (!in_time_) {
       throw InfeasibleError("transfers of one step exchange chunk " +
                             std::to_string(user_.chunk(who.item)) +
@@ -429,7 +430,7 @@ class Service {
                    [this](Item next, Leg next_leg) { make_ready(next, next_leg); });
   }
 
-  // The heads that wait for a link are woken one at a time, so that a crowd costs few retries.
+  // Heads that wait for the same link are retried one at a time, which keeps retries few.
   void park(const Waiting& who, const Window& blocking) {
     auto& known = lines_at_[who.place].queue;
     if (known == kNone || queues_[known].link != blocking.link ||
@@ -460,15 +461,15 @@ class Service {
   const bool whole_chunks_;
   std::vector<Link> links_;
   std::vector<Window> gang_windows_;
-  std::vector<Turn> turns_;        // of the members of the gang whose windows those are
-  std::vector<Time> delays_;       // theirs
-  std::vector<Time> least_;        // what these are at least
-  bool in_time_ = true;            // whether each leaves before another one's sum arrives
-  std::vector<Time> taken_until_;  // per link, while these are found
+  std::vector<Turn> turns_;        // of the members of the gang in gang_windows_
+  std::vector<Time> delays_;       // of these members
+  std::vector<Time> least_;        // lower bounds of the delays
+  bool in_time_ = true;            // whether each member starts before another one's sum arrives
+  std::vector<Time> taken_until_;  // per link; used by arrange() only
   struct LineAt {
-    std::uint32_t id = kNone;  // if any item stands in it
+    std::uint32_t id = kNone;  // kNone if the line is empty
     Item first = kNone;
-    std::uint32_t queue = kNone;  // in which its first one waited last
+    std::uint32_t queue = kNone;  // in which its head waited last
   };
   std::vector<LineAt> lines_at_;  // per leg of a route
   std::vector<Line> lines_;

@@ -49,8 +49,8 @@ void check_capacity(const Examined& examined) {
   auto next = begin;
   each_use([&](std::size_t link, const Use& use) { uses[next[link]++] = use; });
 
-  // Whether a link that transfers of one lane alone enter has time for each: starts of a lane are in order, and the entry of a
-  // transfer is as long after its start as that of the next one if all chunks are alike.
+  // Whether a link that only one lane uses has time for each transfer. The starts of a lane are in order and, if all chunks have
+  // one size, all transfers enter the link equally long after their starts.
   const auto alike = collective.uniform_bytes();
   const auto spaced = [&](const Use& use) {
     if (alike == 0 || schedule.symmetry()) return false;
@@ -102,14 +102,14 @@ void check_capacity(const Examined& examined) {
           if (i > 0 && taken[i].from < taken[i - 1].to) {
             report_overlap(examined, static_cast<LinkId>(link), taken[i].transfer,
                            taken[i - 1].transfer, taken[i].from, taken[i - 1].to);
-            // The longer of the two stands for both in what follows.
+            // From here on, the longer of the two represents both.
             if (taken[i - 1].to > taken[i].to) taken[i].to = taken[i - 1].to;
           }
         }
         if (schedule.symmetry() && !taken.empty() && !orbits.moves(link)) {
           findings.add({"capacity", taken[0].transfer, taken[0].from, -1, static_cast<LinkId>(link),
                         "the symmetry fixes " + topology.describe(static_cast<LinkId>(link)) +
-                            ", so images of one transfer use it at one time"});
+                            ", so images of one transfer use it at the same time"});
         }
       });
 }

@@ -92,7 +92,7 @@ class ChunkRules {
   struct Scratch {
     std::vector<Time> available;  // copied chunks: when each node has it
     std::vector<Value> acc;
-    std::vector<Expression> sum;  // of `acc`, where several NPUs end with it
+    std::vector<Expression> sum;  // of `acc`, if several NPUs end with it
     std::vector<std::uint8_t> holds, wanted, input;
     std::vector<NodeId> touched;
     RouteTimes times;
@@ -117,8 +117,9 @@ class ChunkRules {
 
   bool is_left(std::size_t chunk) const { return left_.empty() || left_[chunk]; }
 
-  // Every slice of the lanes has about as many transfers, and knows how many of each chunk the slices before it have: so threads
-  // bring the transfers into an order that does not depend on their number, each reading and writing places of its own.
+  // Cuts the lanes into slices of about equally many transfers, and counts the transfers of each chunk in the slices before each
+  // slice. So threads sort the transfers in an order that does not depend on the number of threads, and read and write separate
+  // places.
   void cut_into_slices(std::size_t chunks) {
     const auto all = stored_.chunk.size();
     const auto affordable = all / (8 * chunks + 1) + 1;  // the counts are small beside the schedule
@@ -229,8 +230,8 @@ class ChunkRules {
   }
 
   // A chunk that is only copied, and that all NPUs want: all values are equal, so the earliest
-  // arrival at each node says all. Returns false, having reported nothing, if some node receives it
-  // more often than once or without wanting it: then check_summed finds out which was not needed.
+  // arrival at each node decides. Returns false, without a report, if some node receives it more than
+  // once or does not want it; then check_summed finds the transfer that is not needed.
   [[nodiscard]] bool check_copied(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
     const auto touch = [&](NodeId node, Time time) {
       if (s.available[at(node)] == kNever) s.touched.push_back(node);
@@ -245,7 +246,7 @@ class ChunkRules {
     bool only_npus = true;
     std::uint32_t lane_before = 0;
     s.times.bytes = -1;
-    std::int64_t rate = 0;  // of the hop before, mostly that of all
+    std::int64_t rate = 0;  // of the last hop; mostly all are equal
     Time sending = 0;
     for (const Carried& one : mine) {
       const auto& [transfer, lane, begin] = one;
@@ -374,7 +375,7 @@ class ChunkRules {
     s.touched.clear();
   }
 
-  // Floating-point sums have the same bits only where they were added up in the same order.
+  // Floating-point sums have the same bits only if they were added up in the same order.
   void check_order_of_sums(ChunkId chunk, Scratch& s) {
     NodeId first = -1;
     for (const NodeId npu : collective_.outputs(chunk)) {
@@ -536,8 +537,8 @@ class ChunkRules {
   const Progress& progress_;
   Findings& findings_;
   std::int32_t threads_;
-  // A path of one leg in short, for the many transfers that take one: large schedules are read out of
-  // order, chunk by chunk, so what each needs must be small and close together.
+  // The essentials of a path of one leg, which most transfers take: large schedules are read out of
+  // order, chunk by chunk, so these data must be small and adjacent.
   struct Hop {
     NodeId from, to;
     Time latency;

@@ -29,7 +29,7 @@ class Lanes {
   const std::vector<Walk>& walks() const { return walks_; }  // per route
   const Walk& walk_of(std::size_t lane) const { return walks_[at(stored_.lane_route[lane])]; }
 
-  // Where in the column of starts the first leg of a transfer is.
+  // The position of a transfer's first leg in the column of starts.
   std::size_t row(std::size_t lane, std::int64_t transfer) const {
     return at(starts_begin_[lane] + transfer - stored_.lane_begin[lane]);
   }
@@ -46,7 +46,7 @@ class Lanes {
     return stored_.lane_reads[lane] == static_cast<std::uint8_t>(Reads::input);
   }
 
-  // Reducing may take the destination a while.
+  // The time that the destination takes to reduce.
   Time reduce_time(std::size_t lane, std::int64_t bytes) const {
     const auto rate = topology_.spec().reduce_bandwidth_Bps;
     return adds(lane) && rate > 0 ? transmission_time(bytes, rate) : 0;

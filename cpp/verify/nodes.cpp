@@ -4,8 +4,8 @@
 // all chunks that stays in the cache while the lanes into and out of the node are read once, from end to end. Following the
 // chunks one by one would read all lanes out of order, and needs them sorted first.
 //
-// Two kinds of chunks are proven this way. A chunk is proven if the conditions hold at all nodes; whatever is not proven is left
-// to check_chunks(), which reports what is wrong, if anything is.
+// Two kinds of chunks are proven this way. A chunk is proven if the conditions hold at all nodes; all other chunks are left to
+// check_chunks(), which reports violations, if there are any.
 //
 // Copied to all: every node that does not start with the chunk receives it exactly once, and sends it only afterwards. Then every
 // node gets it, and every transfer is needed.
@@ -58,7 +58,7 @@ class NodeRules {
     sort_lanes();
     const auto npus = at(topology_.npus());
     auto threads = std::min<std::size_t>(at(examined.threads), npus);
-    // Rows are small beside a large schedule, unless it has as many chunks as transfers.
+    // Rows are small compared with a large schedule, unless it has as many chunks as transfers.
     const auto row = at(chunks_) * (summed_.empty() ? 1 : 5) * sizeof(Quanta);
     const auto budget = std::max<std::size_t>(stored_.chunk.size(), std::size_t{1} << 26);
     threads = std::clamp<std::size_t>(budget / row, 1, threads);
@@ -128,7 +128,7 @@ class NodeRules {
         left_[chunk] = 1;
       }
     }
-    // The lists below must stay small beside the schedule.
+    // The lists below must stay small compared with the schedule.
     if (listed > stored_.chunk.size() / 8 + (std::size_t{1} << 20)) {
       std::fill(left_.begin(), left_.end(), 1);
       copied_.clear();
@@ -197,7 +197,7 @@ class NodeRules {
         slowest_ = std::min(slowest_, rules.topology_.bandwidth(step.link));
       }
     }
-    // When a transfer is there, or kNotThere if that is too late to be told, or takes no time.
+    // When a transfer arrives, or kNotThere if that time is too large to store or the transfer takes no time.
     Quanta arrival(ChunkId chunk, Quanta start) {
       const auto bytes = rules_.collective_.bytes(chunk);
       if (bytes != bytes_) {
@@ -300,7 +300,7 @@ class NodeRules {
   std::vector<std::uint8_t> left_;
   std::vector<Kind> kind_;
   std::vector<std::uint8_t> wanted_by_all_;
-  std::vector<std::uint32_t> roots_;      // sums: nodes that send no part of theirs
+  std::vector<std::uint32_t> roots_;      // sums: number of nodes that do not send their part
   std::vector<ChunkId> copied_, summed_;  // the chunks of each kind
   ByNode holds_;                          // copied chunks that a node has from the start
   ByNode wants_;                          // sums that a node wants, where not all nodes do

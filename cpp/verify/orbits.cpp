@@ -105,7 +105,7 @@ bool Orbits::check_generators(const Symmetry& s, Findings& findings) const {
       }
     }
     if (!check_order(node, s.orders[g]) || !check_order(link, s.orders[g])) {
-      return broken(findings, name + " has not the order " + std::to_string(s.orders[g]));
+      return broken(findings, name + " does not have order " + std::to_string(s.orders[g]));
     }
     for (std::size_t h = 0; h < g; ++h) {
       const auto other_node = s.node_image.slice(h * nodes, (h + 1) * nodes);
@@ -144,9 +144,9 @@ bool Orbits::check_collective(const Symmetry& s, Findings& findings) {
   return true;
 }
 
-// Elements of the group are numbered by the powers of the generators, the first running fastest.
-// Where an orbit has as many nodes as the group has elements, each of its nodes is the image of
-// the lowest under just one element.
+// Elements of the group are numbered by the powers of the generators, of which the first varies
+// fastest. If an orbit has as many nodes as the group has elements, each of its nodes is the image of
+// the lowest under exactly one element.
 void Orbits::number_elements(const Symmetry& s, std::span<const NodeId> lowest) {
   const auto nodes = lowest.size(), group = at(s.size());
   std::vector<std::size_t> members(nodes, 0);
@@ -181,7 +181,7 @@ std::int32_t Orbits::inverse(std::int32_t a) const {
   return result;
 }
 
-// Of every stored transfer, the image that carries a chunk of the lowest member of an orbit.
+// Finds for each stored transfer the image that carries a chunk of the lowest member of an orbit.
 void Orbits::find_images(const CollectivePart& part, std::span<const NodeId> lowest) {
   const auto position = collective_.positions();
   const auto n = at(part.members()), pieces = at(part.chunks);

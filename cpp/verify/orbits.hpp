@@ -1,8 +1,8 @@
-// The orbit form of a schedule, checked independently by the verifier: whether the symmetry is one of the network and of
-// the collective, and which chunk of which stored transfer represents all its images.
+// The orbit form of a schedule, checked independently by the verifier: whether the symmetry is a symmetry of the network
+// and of the collective, and which image of each stored transfer is checked in place of all others.
 //
 // Of an orbit, only the chunks of the lowest member of each orbit of members are followed. Each stored transfer is moved
-// by the element that takes its chunk's owner there.
+// by the element that takes its chunk's owner to that member.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace tacos::verification {
 
 class Orbits {
  public:
-  // Which chunk of those that are checked a stored transfer carries, moved by which element.
+  // The image of a stored transfer that is checked: the number of its chunk among those that are checked, and the element
+  // that it is moved by.
   struct Image {
     std::uint32_t chunk;
     std::int32_t moved;
@@ -27,7 +28,7 @@ class Orbits {
   // A schedule without a symmetry has one image of each transfer, the transfer itself.
   explicit Orbits(const Schedule& schedule);
 
-  // False, with a finding, if it is not a symmetry of the network and the collective.
+  // Returns false, with a finding, if it is not a symmetry of the network and the collective.
   bool check(Findings& findings);
 
   // The lowest link of each link's orbit; without a symmetry each link itself.
@@ -35,7 +36,7 @@ class Orbits {
   // Whether the images of a link are all different, so that images of one transfer never meet there.
   bool moves(std::size_t link) const { return link_orbit_[link] == schedule_.symmetry()->size(); }
 
-  // All chunks are checked, or of an orbit those of the lowest member of each orbit of members.
+  // All chunks are checked; of an orbit, only those of the lowest member of each orbit of members.
   std::size_t checked_chunks() const {
     return schedule_.symmetry() ? owners_.size() * per_owner_ : at(collective_.chunks());
   }

@@ -174,7 +174,7 @@ class Memory {
            std::to_string(row / 3);
   }
 
-  // Calls visit(place, writes) for all that a step touches, reads first.
+  // Calls visit(place, writes) for all slots that a step accesses; of each, reads come first.
   template <typename Visit>
   void touched(const Graph& graph, StepId step, const Visit& visit) const {
     const auto& s = program_.spec();
@@ -201,7 +201,7 @@ class Memory {
   std::vector<std::vector<std::int32_t>> shared_;
 };
 
-// Two steps that touch a slot, one of them writing, are ordered; see the file for how.
+// Checks that two steps that access a slot are ordered if one of them writes; see program_races.cpp.
 void check_races(const Program& program, const Graph& graph, const Memory& memory,
                  const std::vector<StepId>& order, Findings& findings, const Progress& progress);
 

@@ -3,7 +3,7 @@
 // that stay undecided, such as orders that hold only through a whole ring, are decided together at the
 // end: clocks of all steps in one sweep for every few undecided threads.
 //
-// Cost: O(steps · threads of a rank), and O(steps · threads in doubt), 32 of them at a time.
+// Cost: O(steps · threads of a rank), and O(steps · undecided threads), 32 of them at a time.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -121,7 +121,7 @@ struct Doubt {
 constexpr std::size_t kColumns = 32;
 using Clock = std::array<StepId, kColumns>;
 
-// Those of the doubts that are races, in their order.
+// Returns the doubts that are races, in their order.
 std::vector<Doubt> settle(const std::vector<Doubt>& doubts, const Graph& graph,
                           const RankOrder& known, const std::vector<StepId>& order,
                           const Progress& progress) {
@@ -172,7 +172,7 @@ std::vector<Doubt> settle(const std::vector<Doubt>& doubts, const Graph& graph,
   return races;
 }
 
-// A step moves its slots in no particular order.
+// Checks whether src and dst of a step overlap: a step moves its slots in no particular order.
 void check_overlap(const Program& program, const Graph& graph, const Memory& memory, StepId step,
                    Findings& findings) {
   const auto& s = program.spec();
@@ -208,7 +208,7 @@ void check_races(const Program& program, const Graph& graph, const Memory& memor
                  const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
   struct Place {
     StepId writer = -1;
-    std::vector<StepId> readers;  // since
+    std::vector<StepId> readers;  // since that write
   };
   std::vector<std::vector<StepId>> touching(at(program.ranks()));
   for (const StepId step : order) {

@@ -105,7 +105,7 @@ struct RouteTimes {
     const auto count = route.steps.size();
     enter.assign(count, 0);
     busy.assign(count, 0);
-    // The slowest transmission on the way so far bounds when the tail comes through.
+    // The tail passes a link no earlier than the slowest transmission so far allows.
     std::vector<Time> head(count), slowest(count);
     leg_end.assign(at(route.legs), 0);
     for (std::size_t i = 0; i < count; ++i) {

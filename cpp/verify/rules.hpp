@@ -26,12 +26,12 @@ struct Examined {
 // Rule capacity; progress goes from 0 to 0.2.
 void check_capacity(const Examined& examined);
 
-// The other rules at each node by itself, for most schedules without a symmetry: 1 for each chunk that this does not prove
-// right. Reports nothing; progress goes from 0.2 to 0.6.
+// Checks the other rules node by node, for schedules without a symmetry. Returns 1 for each chunk that this does not prove
+// correct, and reports nothing; progress goes from 0.2 to 0.6.
 std::vector<std::uint8_t> check_nodes(const Examined& examined);
 
-// Rules causality, postcondition, contribution and unneeded, and the order of sums, of the chunks that are left, or of all if
-// the list is empty; progress goes from 0.6 to 1.
+// Checks the rules causality, postcondition, contribution and unneeded, and the order of sums, for the chunks that are left,
+// or for all chunks if the list is empty; progress goes from 0.6 to 1.
 void check_chunks(const Examined& examined, const VerifyOptions& options,
                   std::span<const std::uint8_t> left);
 

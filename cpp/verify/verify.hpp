@@ -11,7 +11,7 @@
 //   symmetry       (orbits) the generators act as claimed and preserve topology and collective.
 // Of arrivals at one node and moment, copies come before sums.
 //
-// Chunks do not influence each other's values, so those that nodes.cpp does not prove are checked one by one, in blocks that
+// Chunks do not affect each other's values, so those that nodes.cpp does not prove are checked one by one, in blocks that
 // bound the memory. A value is a sum of contributions; it is represented by their number and by the sum modulo
 // 2^128 of one random weight per contribution (fixed by a hash), so that two different multisets agree
 // with probability below 2^-90. A chunk that fails is followed again with true multisets, to name what
@@ -27,10 +27,11 @@
 //
 // An orbit is proven from the chunks of one representative, the lowest member, per orbit of members
 // of the collective, on which the group must act freely. Every stored transfer is moved by the
-// element that takes its chunk's owner to the representative; what is reported speaks of these
-// images. All arrivals of a representative's chunk at all NPUs are followed, so its expressions are
-// compared at all of them; the hash of a set does not depend on the numbers of the NPUs but through the
-// leaves, which the group permutes, so images of a consistent chunk are consistent. The windows on all links of one link orbit together must not overlap.
+// element that takes its chunk's owner to the representative; violations name these images. All
+// arrivals of a representative's chunk at all NPUs are followed, so its expressions are compared at
+// all of them. The hash of a set depends on the numbers of the NPUs only through the leaves, which the
+// group permutes, so images of a consistent chunk are consistent. The windows on all links of one link
+// orbit, taken together, must not overlap.
 //
 // Most large schedules are proven node by node (nodes.cpp), at a few nanoseconds per transfer and core and next to no memory.
 // Following a chunk costs some tens of nanoseconds per transfer and core if it is only copied, some hundreds if it is summed,
@@ -57,7 +58,7 @@ struct Violation {
 
 struct VerifyOptions {
   bool allow_unneeded = false;
-  std::int64_t limit = 100;          // how many violations are kept
+  std::int64_t limit = 100;          // most violations to keep
   std::int32_t threads = 0;          // 0: one per core
   std::int64_t block_transfers = 0;  // followed at once; 0: as many as the memory allows
 };
@@ -67,7 +68,7 @@ struct VerifyReport {
   std::int64_t found = 0;    // violations, also those beyond the limit
   std::vector<Violation> violations;
   bool consistent = false;  // all NPUs that end with a sum have added it up in the same order
-  std::string difference;   // the first two that have not, in a sentence
+  std::string difference;   // a sentence about the first two that have not
 };
 
 VerifyReport verify(const Schedule& schedule, const VerifyOptions& options,

@@ -68,7 +68,7 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 32);
 }
 
-// Times that a sum counts something; a sum that is added to itself over and over stays there.
+// Most times that a sum counts a contribution: counts of a sum that is added to itself again and again stay here.
 constexpr std::int64_t kMost = std::int64_t{1} << 61;
 
 struct Sum {
@@ -111,8 +111,8 @@ struct Multiset {
   }
 };
 
-// Runs all steps in the given order. `initial(rank, chunk)` is what an input slot holds, and
-// `undefined(step, place)` is told which step reads what was never written.
+// Runs all steps in the given order. `initial(rank, chunk)` returns what an input slot holds, and
+// `undefined(step, place)` is called if a step reads a slot that was never written.
 template <typename Value, typename Initial, typename Undefined>
 std::vector<Value> execute(const Program& program, const Graph& graph, const Memory& memory,
                            const std::vector<StepId>& order, const Initial& initial,

@@ -13,11 +13,11 @@
 // The steps form a graph: next in thread, depends on, comes from. They are executed once in a
 // topological order on symbols instead of data: a value is a number of contributions and the sum modulo
 // 2^128 of one hashed weight for each, so that different multisets agree with probability below 2^-90;
-// a chunk that fails is followed again with true multisets to name what is wrong. Whether two steps
-// are ordered is told by clocks; see program_races.cpp.
+// a chunk that fails is followed again with true multisets to name what is wrong. Vector clocks decide
+// whether two steps are ordered; see program_races.cpp.
 //
-// A program fixes the order of all additions, so next to the rules the checker tells whether all ranks
-// add up each sum in the same order and thus end with the same bits: with each value goes a 64-bit hash
+// A program fixes the order of all additions, so in addition to the rules the verifier tells whether all
+// ranks add up each sum in the same order and thus end with the same bits: each value has a 64-bit hash
 // of its expression, in which only the two operands of an addition may be swapped.
 //
 // Shares the data classes with what it checks and nothing else. Cost: O(steps · threads of a rank),

@@ -10,8 +10,8 @@
 // The k-th send meets the k-th receive of its key, and the k-th collective of a group on one rank meets
 // the k-th on the others. Nodes of a rank are counted in the order in which they become ready if nothing
 // takes time, lower ids first. Sends are buffered: they do not wait for receives. A collective ends
-// on every member after it has begun on all of them. Nothing else makes a node wait: whether a simulator that
-// runs one communication at a time gets stuck on an order of two groups, its run tells.
+// on every member after it has begun on all of them. Nothing else makes a node wait: a simulator that runs one
+// communication at a time may still deadlock on the order of two groups, which only its run shows.
 //
 // Cost: O(nodes · log nodes).
 #pragma once

@@ -48,7 +48,7 @@ MACHINES = {
 
 
 def images(topology, found):
-    """Where the symmetry takes nodes and links, element by element; the identity without one."""
+    """Return the images of nodes and links under each element of the symmetry, at least the identity."""
     nodes, links = np.arange(topology.switches + topology.npus), np.arange(topology.links)
     generators = list(
         zip(
@@ -99,7 +99,7 @@ def check_trees(topology, found):
 
 
 def balanced(topology, members):
-    """Whether all that only forward have as much bandwidth out as in."""
+    """Return whether all nodes that only forward have equal bandwidths in and out."""
     flow = np.zeros(topology.npus + topology.switches, object)
     np.add.at(flow, topology.link_src, topology.link_bandwidth_Bps.astype(object))
     np.add.at(flow, topology.link_dst, -topology.link_bandwidth_Bps.astype(object))
@@ -136,7 +136,7 @@ def test_boxes_repeat_their_trees(spec):
 
 @st.composite
 def networks(draw, even):
-    """Random NPUs and switches; with `even`, every link has one of its speed that leads back."""
+    """Random NPUs and switches; with `even`, every link has another of its speed back."""
     npus, switches = draw(st.integers(2, 6)), draw(st.integers(0, 2))
     nodes = npus + switches
     order = draw(st.permutations(range(nodes)))
@@ -250,7 +250,7 @@ def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_a_gigabyte_comes_close_to_the_bound(spec, kind):
     topology = tp.parse(spec)
-    """In the schedule's own time; what executors make of it is another matter."""
+    """In the schedule's own time, not when executed."""
     collective = co.named(kind, topology, "1GB")
     schedule = tacos.synthesize(topology, collective, engine="forest", target="schedule")
     assert tacos.verify(schedule).ok
@@ -270,7 +270,7 @@ def partitions(nodes):
 @given(networks(even=True))
 @settings(max_examples=20)
 def test_trees_both_ways_fill_the_narrowest_partition(topology):
-    """Tutte and Nash-Williams: bandwidth between p sets carries at most its (p - 1)th part."""
+    """Tutte and Nash-Williams: trees carry at most the bandwidth between p sets over p - 1."""
     group = np.arange(topology.npus, dtype=np.int32)
     pair = pack_two_way(topology, group, 200)
     assert pair is not None
@@ -317,7 +317,7 @@ def test_a_meshs_all_reduce_goes_both_ways():
 
 @pytest.mark.parametrize("boxes", [1, 2])
 def test_sums_and_results_meet_in_switches_that_can(boxes):
-    """NVLS: what an NPU sends and receives once, not 2 (N - 1) / N times."""
+    """With NVLS, an NPU sends and receives the buffer once, not 2 (N - 1) / N times."""
     topology = tp.dgx_h100(boxes, nvls=True)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB"), engine="forest")
     assert tacos.verify(schedule).ok
@@ -327,8 +327,8 @@ def test_sums_and_results_meet_in_switches_that_can(boxes):
 
 
 def test_sums_and_results_in_a_switch_by_hand():
-    """4 NPUs at 1 GB/s, 4 chunks of 1 MB, 1 us to the switch: a sum goes up and down in 1 ms and 2 us each,
-    the last one's down is after all ups."""
+    """4 NPUs at 1 GB/s, 4 chunks of 1 MB, 1 us to the switch: a sum is collected in 1 ms + 2 us and spread
+    in as long; the last is spread after all are collected."""
     topology = tp.switch(4, multicast=True, reduce=True, bandwidth="1GB/s", latency="1us")
     schedule = forest(topology, co.all_reduce(topology, "4MB", chunks=1))
     assert tacos.verify(schedule).ok
@@ -351,7 +351,7 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
 
 
 def test_few_bytes_cross_boxes_once():
-    """Within a box 0.7 us, across 2.6 us. 64 bytes: straight to all; 64 KB: sums, across, results."""
+    """Within a box 0.7 us, across 2.6 us. 64 B go straight to all; 64 KB: sums, across, results."""
     topology = tp.dgx_h100(2)
     tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
     assert tacos.verify(tiny).ok
@@ -365,7 +365,7 @@ def test_few_bytes_cross_boxes_once():
 
 @st.composite
 def joined(draw):
-    """Two to eight NPUs of which each reaches each other one directly, or through one switch of one or two."""
+    """Two to eight NPUs that reach each other directly, or through any of one or two switches."""
     npus, switches = draw(st.integers(2, 8)), draw(st.integers(0, 2))
     pairs = (
         [(npu, npus + switch) for npu in range(npus) for switch in range(switches)]
@@ -381,7 +381,7 @@ def joined(draw):
 @given(st.data(), joined(), st.sampled_from([1000, 1001]))
 @settings(max_examples=60)
 def test_exchanges_are_right(data, topology, size):
-    """Among single NPUs there always is one; teams are refused where a sum would come too late to be sent on."""
+    """Teams of one NPU always have one; larger teams are refused if a sum would arrive too late to be sent on."""
     collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
     teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
     everybody = np.arange(topology.npus, dtype=np.int32)
@@ -453,7 +453,7 @@ def test_exchanges_of_near_and_far_teams_can_be_lifted():
 
 
 def test_ways_that_pass_a_switch_twice_are_cut_short():
-    """Two leaves sum and spread, the third leaf and the core do not: a tree may go to a leaf and back."""
+    """Two leaves sum and multicast, the third leaf and the core do not do both: a tree may go to a leaf and back."""
     rings = [(5 * box + i, 5 * box + (i + 1) % 5) for box in range(3) for i in range(5)]
     cables = [(a, b, "333333333B/s", "700ns") for a, b in rings]
     cables += [(15 + leaf, 18, "450GB/s", "1ns") for leaf in range(3)]
@@ -521,7 +521,7 @@ def test_what_it_cannot_do():
     assert "at most 128 NPUs" in obstacle(boxes, co.broadcast(boxes, "1MB"))
     cut = tp.drop_links(boxes, (0, 256), both=True)
     assert "not 256 of 256" in obstacle(cut, co.all_gather(cut, "1MB"))
-    with pytest.raises(ValueError, match="npu 3 is a root, but no member"):
+    with pytest.raises(ValueError, match="npu 3 is a root, but not a member"):
         packing(topology, group=[0, 1], root=3)
     with pytest.raises(ValueError, match="NPU 9 is not one of the topology's 4"):
         packing(topology, group=[0, 9])

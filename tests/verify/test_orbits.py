@@ -1,4 +1,4 @@
-"""All rules on orbits, and that what an orbit claims to be a symmetry is one."""
+"""All rules on orbits, and that the symmetry that an orbit claims is one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ring_all_gather(n, *, size=None, gap=2 * US, topology=None, chunks=1, **chan
 
 
 def agrees_with_expansion(schedule):
-    """Both verdicts, which must be the same."""
+    """Return the verdict, which must be the same for the orbit and its expansion."""
     whole = schedule.expand()
     assert whole.form == "packed"
     assert whole.transfers == schedule.transfers
@@ -77,7 +77,7 @@ def test_a_bidirectional_ring_in_both_directions_is_right():
 
 
 def torus_3x4(**changes):
-    """Chunk 0 along x in all rows of y: first around y from the owner, then around every x."""
+    """Chunk 0 goes around y from its owner first, then along x in every row."""
     topology = tp.torus(3, 4, bandwidth="1GB/s", latency="1us")
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     right = [(v + 1) % 3 + v // 3 * 3 for v in range(12)]
@@ -139,7 +139,7 @@ def test_rotated_reductions_are_right(kind):
 
 
 def test_images_must_not_overlap_on_a_link():
-    """1.5 us apart would do for one chunk; but each image also crosses every link within 1 us."""
+    """Every stored transfer has an image on every link, so their starts must be 1 us apart."""
     assert broken_rules(ring_all_gather(4, gap=2 * US)) == set()
     rows = [(0, 0, COPY, READ_ACC, 0), (1, 0, COPY, READ_ACC, 2 * US), (2, 0, COPY, READ_ACC, 0)]
     found = tacos.verify(ring_all_gather(4, rows=rows))
@@ -148,7 +148,7 @@ def test_images_must_not_overlap_on_a_link():
 
 
 def test_a_link_that_the_symmetry_fixes_is_used_by_all_images_at_once():
-    """Two switches in a row: exchanging the NPUs of each side leaves the link between them."""
+    """Two switches in a row: exchanging the NPUs of each side does not move the link between them."""
     links = [(0, 4, 1e9, 0), (1, 4, 1e9, 0), (4, 5, 1e9, 0), (5, 2, 1e9, 0), (5, 3, 1e9, 0)]
     back = [(b, a, bw, lat) for a, b, bw, lat in links]
     topology = tp.from_links(4, links + back, switches=2)
@@ -160,7 +160,7 @@ def test_a_link_that_the_symmetry_fixes_is_used_by_all_images_at_once():
     )
     assert (
         "the symmetry fixes link 2 (switch 0 -> switch 1), "
-        "so images of one transfer use it at one time"
+        "so images of one transfer use it at the same time"
     ) in messages(schedule)
 
 
@@ -181,7 +181,7 @@ def test_a_link_must_go_where_its_ends_go():
 
 def test_a_generator_must_have_its_order():
     two = [2, 3, 0, 1]
-    assert refused(ring_all_gather(4, orders=[3])) == "generator 0 has not the order 3"
+    assert refused(ring_all_gather(4, orders=[3])) == "generator 0 does not have order 3"
     # A rotation by two has order 2, which divides 4: then it does not act freely.
     assert refused(ring_all_gather(4, node_image=two, link_image=two)) == (
         "the group does not act freely on the orbit of npu 0 within the process group"
@@ -199,7 +199,7 @@ def test_a_generator_must_be_a_permutation():
     table = routes(double, links=[[0]])
     rows = [(0, 0, COPY, READ_ACC, 0)]
     folded = orbit(collective, table, rows, [2], [1, 0], [1, 0, 1, 0])
-    assert refused(folded) == "generator 0 has not the order 2"
+    assert refused(folded) == "generator 0 does not have order 2"
 
 
 def test_a_generator_must_preserve_speeds():
@@ -244,7 +244,7 @@ def test_a_generator_must_not_take_npus_to_switches():
 
 
 def test_both_ends_of_a_link_must_go_with_it():
-    """Two links into one node exchange their images: their ends fit, their beginnings do not."""
+    """Two links into one node exchange their images: their destinations fit, their sources do not."""
     topology = tp.fully_connected(4)
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     image = [1, 2, 3, 0]
@@ -299,7 +299,7 @@ def test_any_image_of_a_transfer_may_be_stored():
 
 
 def test_a_transfer_and_its_image_are_one_too_many():
-    """Chunk 0 from 0 to 1 and chunk 1 from 1 to 2 are images: both stored, each link is hit twice."""
+    """Chunk 0 from 0 to 1 and chunk 1 from 1 to 2 are images: with both, each link is used twice."""
     rows = [(i, 0, COPY, READ_ACC, i * 2 * US) for i in range(3)]
     twice = ring_all_gather(4, rows=[*rows, (1, 1, COPY, READ_ACC, 0)])
     assert broken_rules(twice) == {"capacity", "unneeded"}

@@ -24,14 +24,14 @@ class Balance {
   // Relieves the fullest orbits until none costs more than `enough`, or as far as possible.
   void relieve(Time enough, const Progress& progress);
 
-  Time busiest() const;  // what the fullest orbit costs
+  Time busiest() const;  // cost of the fullest orbit
   std::int32_t count() const { return count_; }
 
   struct Step {
     NodeId from, to;
     RouteId route;
   };
-  // Of one tree, by arrival.
+  // The hops of one tree, by arrival.
   std::vector<Step> tree(std::int32_t number) const;
 
  private:

@@ -16,8 +16,8 @@ struct ForestMoves {
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
   std::vector<std::int32_t> step;   // hops from the root
-  std::vector<std::int32_t> piece;  // of its holder's chunks, as if all had as many
-  std::vector<std::int32_t> turn;   // orders what is as urgent: from one NPU to the next
+  std::vector<std::int32_t> piece;  // number among its holder's chunks, as if all held equally many
+  std::vector<std::int32_t> turn;   // breaks ties of urgency: distance on the circle of NPUs
   std::vector<std::int64_t> after_begin{0};
   std::vector<std::int32_t> after;  // earlier moves that each has to wait for
 
@@ -25,7 +25,7 @@ struct ForestMoves {
     const auto begin = static_cast<std::size_t>(after_begin[move]);
     return std::span(after).subspan(begin, static_cast<std::size_t>(after_begin[move + 1]) - begin);
   }
-  // Ends the list of those that the last move waits for.
+  // Ends the list of moves that the last move waits for.
   void close() { after_begin.push_back(static_cast<std::int64_t>(after.size())); }
 };
 

@@ -11,9 +11,9 @@ namespace tacos::forest {
 
 namespace {
 
-constexpr std::size_t kRemembered = 256;
-constexpr double kSlowest = 1e15;   // largest time of a chunk on a link, in ps
-constexpr std::int64_t kShare = 4;  // prefer hops that carry at least 1/4 of the tree's weight
+constexpr std::size_t kRemembered = 256;  // narrow sets (chosen)
+constexpr double kSlowest = 1e15;         // largest time of a chunk on a link, in ps
+constexpr std::int64_t kShare = 4;        // prefer hops that carry at least 1/4 of the tree weight
 
 // The arcs are the links, then arcs from a source to every node, from a node that represents the current tree to
 // every node, and from the source to that node.

@@ -27,7 +27,7 @@ class Growth {
   void wants(NodeId root, std::int64_t weight);
   std::int64_t wanted(NodeId root) const { return rest_[static_cast<std::size_t>(root)]; }
 
-  // A tree that carries part or all of its root's demand; nothing if no tree can grow.
+  // A tree that carries part or all of its root's demand; nullopt if no tree can grow.
   std::optional<Tree> tree(NodeId root, const Progress& progress);
 
   // Adds images of the last tree for the images of its root, all with one weight, which it returns; the tree itself may

@@ -27,8 +27,7 @@ bool one_leg(const Routes& routes) {
   return true;
 }
 
-// Whether times can be mirrored: each link is then left as long before the end as it is reached after the
-// start.
+// Whether times can be mirrored: the links of each route have the same bandwidth, and sums take no time.
 bool one_speed(const Routes& routes) {
   const auto& topology = routes.topology();
   for (RouteId r = 0; r < routes.count(); ++r) {
@@ -47,7 +46,7 @@ std::vector<Time> times(const forest::Hops& hops, std::int64_t bytes) {
   return result;
 }
 
-// What stands for all transfers: which owner's which piece goes over which route, when.
+// The transfers that represent all others: the owner and piece, the route and the times of each.
 struct Part {
   std::shared_ptr<const Routes> routes;
   std::vector<NodeId> owner;
@@ -65,7 +64,7 @@ void finish(Part& part, std::int64_t bytes, Time quantum) {
   }
 }
 
-// NPU 0's moves. Each is moved so that it leaves NPU 0; its chunk's owner then is another.
+// The moves of NPU 0's chunks, each translated so that it leaves NPU 0, which changes the owner of its chunk.
 ForestMoves moves_of(const Balance& balance, const Translations& translations, std::size_t nodes,
                      std::vector<NodeId>& owner) {
   ForestMoves moves;
@@ -157,7 +156,7 @@ class Lanes {
   void spread(const Part& part, Time begin) {
     add(part, false, [&](std::size_t i) { return begin + part.start[i]; });
   }
-  // The part of the reversed network, turned around in time.
+  // A part of the reversed network, reversed in time.
   void collect(const Part& part) {
     add(part, true, [&](std::size_t i) { return part.end - part.arrival[i]; });
   }
@@ -244,7 +243,7 @@ class Lanes {
   std::vector<Row> rows_;
 };
 
-// The collective with the next size of which all chunks are equal.
+// The collective, enlarged to the next size at which all chunks are equal.
 std::shared_ptr<const Collective> padded(const std::shared_ptr<const Collective>& collective) {
   auto part = collective->parts()[0];
   const auto cut = static_cast<std::int64_t>(part.members()) * part.chunks;

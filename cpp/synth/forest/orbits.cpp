@@ -18,13 +18,13 @@ namespace {
 using forest::Translations;
 
 constexpr std::int64_t kMostNodes = 1 << 24;    // of all trees together
-constexpr Time kWhole = 1'000'000'000'000'000;  // the cost of all that an orbit can carry
+constexpr Time kWhole = 1'000'000'000'000'000;  // the cost of an orbit's whole capacity
 
 constexpr std::int64_t kFiner = 1 << 16;  // parts of a unit of weight
 constexpr NodeId kMostGrown = 64;         // NPUs; more take too long
 constexpr std::int64_t kMostTrees = 64;   // of one root
 
-// Collects trees, equal ones once.
+// Collects trees, and merges equal ones.
 class Trees {
  public:
   Trees(std::shared_ptr<const Topology> topology, const forest::Rates& rates)
@@ -68,7 +68,7 @@ class Trees {
   Forest forest_;
 };
 
-// All NPUs are images of NPU 0: its trees, by a balance of the orbits.
+// If all NPUs are images of NPU 0: its trees, balanced over the orbits.
 std::optional<Forest> balanced(const std::shared_ptr<const Topology>& topology,
                                const Translations& translations, const forest::Rates& rates,
                                const Progress& progress) {
@@ -100,7 +100,7 @@ std::optional<Forest> balanced(const std::shared_ptr<const Topology>& topology,
 std::optional<Forest> repeated(const std::shared_ptr<const Topology>& topology,
                                const Translations& translations, forest::Rates rates,
                                const Progress& progress) {
-  // So that a part as small as there are images is whole, again and again.
+  // Use finer units, so that weights can be divided by the number of images several times.
   std::int64_t finer = 1;
   while (finer < kFiner) finer *= translations.order();
   rates.demand_weight *= finer;
@@ -157,7 +157,7 @@ std::optional<Forest> pack_orbits(const std::shared_ptr<const Topology>& topolog
       demands.push_back({npu, 1});
       if (translations->base(npu) == npu) bases.push_back(npu);
     }
-    // The others see the same cuts.
+    // The images of the bases have the same cuts.
     const auto rates = forest::largest_rates(*topology, bases, demands, 0, progress);
     if (!translations->transitive()) {
       if (topology->npus() > kMostGrown) return std::nullopt;

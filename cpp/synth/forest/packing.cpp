@@ -29,7 +29,7 @@ void check(const Topology& topology, std::span<const NodeId> members,
     if (demand.amount < 1)
       invalid("a root's demand is " + std::to_string(demand.amount) + "; it must be positive");
     if (std::find(members.begin(), members.end(), demand.root) == members.end()) {
-      invalid(topology.name(demand.root) + " is a root, but no member");
+      invalid(topology.name(demand.root) + " is a root, but not a member");
     }
   }
 }

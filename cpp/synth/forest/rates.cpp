@@ -37,7 +37,7 @@ Topology rounded(const Topology& topology, double& tolerance) {
   return Topology(std::move(spec));
 }
 
-// Whether a link leads to or from a switch that has another one beside it.
+// Per link: whether one of its ends is a switch that is linked to another switch.
 std::vector<std::uint8_t> between_switches(const Topology& topology) {
   std::vector<std::uint8_t> chained(at(topology.nodes()), 0), result;
   for (LinkId link = 0; link < topology.links(); ++link) {
@@ -63,7 +63,7 @@ Topology with_slack(const Topology& topology, double slack) {
   return Topology(std::move(spec));
 }
 
-// The time of a cut: what is in it over the bandwidth out of it.
+// The time of a cut: the demands in it over the bandwidth out of it.
 Ratio time_of(const Topology& topology, std::span<const Demand> demands, const NodeSet& inside) {
   Ratio time{0, 0};
   for (const auto& demand : demands) {
@@ -97,7 +97,7 @@ Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
   CutSearch search(network, false);
   std::int64_t total = 0;
   for (const auto& demand : demands) total += demand.amount;
-  // A time that everything reaches: no cut is narrower than all bandwidth.
+  // Start at or below the time of every cut: no cut has more bandwidth than the whole network.
   std::int64_t all = 0;
   for (LinkId link = 0; link < network.links(); ++link) all += network.bandwidth(link);
   Ratio time{1, std::max<std::int64_t>(all, 1)};

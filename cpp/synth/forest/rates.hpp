@@ -12,7 +12,7 @@
 
 namespace tacos::forest {
 
-// Bandwidths and rates in one unit of unit_Bps / unit_parts, in which all of them are whole.
+// Bandwidths and rates in a common unit of unit_Bps / unit_parts, in which all of them are whole numbers.
 struct Rates {
   std::vector<std::int64_t> capacity;  // of each link
   std::int64_t demand_weight = 0;      // the rate of a demand of one
@@ -20,7 +20,7 @@ struct Rates {
   double tolerance = 0;
 };
 
-// Bandwidths are rounded down by up to a ten-thousandth where their ratios are not those of small numbers.
+// Bandwidths are rounded down by up to a ten-thousandth if their ratios are not those of small numbers.
 // A share `slack` of what passes chains of switches is left unused.
 // Throws InfeasibleError naming a member that a root cannot reach.
 Rates largest_rates(const Topology& topology, std::span<const NodeId> members,

@@ -18,7 +18,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kMostWork = 2'000'000;  // about a second's
+constexpr std::size_t kMostWork = 2'000'000;  // about a second
 
 class TeamExchange {
  public:
@@ -49,7 +49,7 @@ class TeamExchange {
  private:
   enum Step : std::int32_t { collect, across, spread };
 
-  // For each pair the fastest way that passes only switches; nothing where there is none of one leg.
+  // For each pair, the fastest path through switches only; null if a pair has none of one leg.
   std::shared_ptr<const Routes> straight(std::int64_t bytes) const {
     std::vector<std::int64_t> begin{0};
     std::vector<LinkId> links;
@@ -76,14 +76,14 @@ class TeamExchange {
     return routes;
   }
 
-  // What timing costs: every transfer may wake all ways over one of its links.
+  // The cost of timing: every transfer may trigger a look at all routes over one of its links.
   std::size_t work(const Routes& routes) const {
     std::vector<std::size_t> users(at(topology_->links()), 0);
     for (const LinkId link : routes.all_links().span()) ++users[at(link)];
     return moves_.route.size() * *std::max_element(users.begin(), users.end());
   }
 
-  // The link into each node, on the way there; -1 where there is none.
+  // The link into each node on the fastest path from the source; -1 if there is none.
   std::vector<LinkId> fastest_from(NodeId source, std::int64_t bytes) const {
     struct Reach {
       Time time = std::numeric_limits<Time>::max(), latency = 0, slowest = 0;

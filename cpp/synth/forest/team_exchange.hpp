@@ -21,7 +21,7 @@
 
 namespace tacos {
 
-// `members` are those of the all-reduce, team by team, `team` of them each. Nothing if a path has more than
+// `members` are those of the all-reduce, team by team, `team` of them each. nullopt if a path has more than
 // one leg, a chunk is empty, sums take time, or finding times would take too long.
 std::optional<Schedule> team_exchange(const std::shared_ptr<const Topology>& topology,
                                       std::span<const NodeId> members, std::int32_t team,

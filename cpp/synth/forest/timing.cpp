@@ -22,7 +22,7 @@ struct Rule {
   By by;
   bool rearranged = false;
 };
-// The first ones are the best where there are many hops, and the others take too long there.
+// The first rules are the best if there are many hops; the others would take too long then.
 constexpr Rule kRules[] = {{By::work, true}, {By::tail, true}, {By::tail}, {By::way}, {By::work}};
 constexpr std::size_t kFew = 4, kManyJobs = 50'000;
 constexpr double kGoodEnough = 1.002;  // times what the busiest resource takes
@@ -258,8 +258,8 @@ class Ports {
   std::vector<std::int32_t> port_;  // of each class: its resource that is busiest
   std::vector<Job> children_;
   std::vector<std::int64_t> child_begin_;
-  std::vector<Time> free_;                        // when each resource is
-  std::vector<Time> busy_, left_;                 // how long each is, and still will be
+  std::vector<Time> free_;                        // when each resource becomes free
+  std::vector<Time> busy_, left_;                 // busy time of each resource: total, remaining
   std::vector<std::vector<std::int32_t>> users_;  // the classes that use each resource
   std::vector<std::vector<Time>> offsets_;        // at which they reach it, in order
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

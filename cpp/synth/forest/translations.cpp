@@ -12,7 +12,7 @@ namespace tacos::forest {
 
 namespace {
 
-// Where a move of the NPUs takes all nodes and links, if it is a symmetry.
+// Extends a move of the NPUs to all nodes and links, if it is a symmetry.
 class Extension {
  public:
   Extension(const Topology& topology, std::vector<NodeId> npus)
@@ -27,7 +27,7 @@ class Extension {
  private:
   using Neighbour = std::tuple<NodeId, bool, std::int64_t, Time>;
 
-  // The neighbours of a switch whose images are known, as they are or as their images.
+  // The neighbours of a switch whose images are known: the images if `moved`, otherwise the nodes themselves.
   std::vector<Neighbour> around(NodeId node, bool moved) const {
     std::vector<Neighbour> result;
     const auto add = [&](NodeId other, bool out, LinkId link) {
@@ -41,7 +41,7 @@ class Extension {
     return result;
   }
 
-  // Switches next to nodes with known images, again and again.
+  // Finds images of switches next to nodes with known images, until all switches have one.
   bool move_switches() {
     taken_.assign(node_.size(), 0);
     std::fill(taken_.begin(), taken_.begin() + topology_.npus(), 1);

@@ -3,12 +3,12 @@
 // The topology's dimensions give every NPU coordinates. If moving all NPUs by one along each dimension is a
 // symmetry of the network, and no move but the identity keeps a link in place, then the trees of NPU 0
 // together with all their images use each link exactly as often as NPU 0's trees use the links of its
-// orbit. One NPU's trees then are the whole packing, and orbits are its only resources. Boxes on
+// orbit. Then the trees of one NPU are the whole packing, and orbits are its only resources. Boxes on
 // a common fabric are such networks, too, although they are not products.
 //
-// A dimension that cannot be moved by one may still be moved by several, as where pairs of NPUs share
-// something; then, or where a dimension cannot be moved at all (as in boxes with irregular wiring), NPUs fall into
-// several orbits, and the trees of one NPU of each (its `base`) are the whole packing.
+// If a move by one along a dimension is not a symmetry, a move by several may be, for example if pairs of NPUs
+// share a resource. Then, or if no move along a dimension is (as in boxes with irregular wiring), NPUs fall into
+// several orbits, and the trees of one NPU of each orbit (its `base`) are the whole packing.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ namespace tacos::forest {
 
 class Translations {
  public:
-  // Along the dimensions from `first` on; none where the network has no such symmetry at all.
+  // The translations along the dimensions from `first` on; nullopt if the network has no such symmetry.
   static std::optional<Translations> of(const Topology& topology, std::size_t first = 0);
 
   bool transitive() const { return order_ == npus_; }  // whether all NPUs are images of NPU 0
   std::int32_t order() const { return order_; }        // of the group
-  // The NPU's representative, and the element that takes it there as the NPU it takes 0 to.
+  // The representative of an NPU's orbit, and the element that moves it to the NPU (as the image of NPU 0).
   NodeId base(NodeId npu) const { return npu - element(npu); }
   NodeId element(NodeId npu) const { return minus(npu, 0); }
   LinkId moved(LinkId link, NodeId element) const;
 
   const Symmetry& symmetry() const { return symmetry_; }
-  // NPUs as elements of the group, by the coordinates that can be moved; 0 is the identity.
+  // The difference of two NPUs as elements of the group, by the coordinates that can be moved; 0 is the identity.
   NodeId minus(NodeId u, NodeId v) const;
   std::int32_t orbits() const { return orbits_; }
   const std::vector<std::int32_t>& orbit() const { return orbit_; }  // of each link
@@ -71,7 +71,7 @@ struct Hops {
   std::vector<HopClass> classes;
 };
 
-// By every link that leaves NPU 0, to all NPUs that it leads to through switches, each the fastest way.
+// The hops over each link out of NPU 0 to all NPUs that it leads to through switches, each on the fastest path.
 Hops hops(const std::shared_ptr<const Topology>& topology, const Translations& translations);
 
 }  // namespace tacos::forest

@@ -15,9 +15,9 @@ namespace tacos {
 
 namespace {
 
-constexpr int kSquarings = 6;  // a link's price is a power of its usage
+constexpr int kSquarings = 6;  // a link's price is the 64th power of its usage
 
-// The link that leads back, for each; none where one has none.
+// The opposite link of each link; empty if some link has none.
 std::vector<LinkId> links_back(const Topology& topology) {
   std::map<std::tuple<NodeId, NodeId, std::int64_t>, std::vector<LinkId>> open;
   std::vector<LinkId> back(at(topology.links()), -1);
@@ -157,7 +157,7 @@ class TwoWayGrowth {
     throw InfeasibleError("a member cannot be reached");
   }
 
-  // Without the switches that lead nowhere.
+  // Removes switches that lead to no NPU.
   void prune(Tree& tree) const {
     std::vector<std::uint8_t> leads(reach_.size(), 0);
     for (auto hop = tree.hops.rbegin(); hop != tree.hops.rend(); ++hop) {
@@ -171,10 +171,10 @@ class TwoWayGrowth {
     std::erase_if(tree.hops, [](const auto& hop) { return hop.empty(); });
   }
 
-  // The hops around each member, those that led to it turned back.
+  // The hops out of each member; those that led to it are reversed.
   using Around = std::map<NodeId, std::vector<std::vector<LinkId>>>;
 
-  // The same tree from the middle of its longest way.
+  // The same tree, rooted in the middle of its longest path.
   Tree centred(const Tree& tree) const {
     Around around;
     for (const auto& hop : tree.hops) {
@@ -213,7 +213,7 @@ class TwoWayGrowth {
     return tree;
   }
 
-  // The last that is reached, by the number of hops.
+  // A node with the most hops from the root; hops are in breadth-first order.
   NodeId end(const Tree& tree) const {
     return tree.hops.empty() ? tree.root : topology_.dst(tree.hops.back().back());
   }

@@ -32,7 +32,7 @@ struct TwoWay {
   Forest up, down;
 };
 
-// `count` trees that span the members; the first ones are the same for any count. Nothing if a link has no opposite
+// `count` trees that span the members; the first ones are the same for any count. nullopt if a link has no opposite
 // link. Throws InfeasibleError, which names a member that cannot be reached, and std::invalid_argument for
 // members that are not NPUs.
 std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topology,

@@ -80,7 +80,7 @@ class AllToAll {
   static constexpr Time kLevels = 1 << 14;
   static constexpr double kMostHops = 1 << 29;
   struct Queue {
-    std::vector<std::vector<std::uint32_t>> levels;  // jobs by the work that is left of them
+    std::vector<std::vector<std::uint32_t>> levels;  // jobs by remaining work
     std::size_t top = 0;
   };
 
@@ -120,7 +120,7 @@ class AllToAll {
     return *found;
   }
 
-  // The least time that machines are taken for a chunk to get from 0 to each place of a dimension.
+  // The least machine time that a chunk takes from 0 to each place of a dimension.
   std::vector<Time> distances(std::size_t d) const {
     const auto& axis = group_.axes()[d];
     std::vector<Time> distance(at(axis.size), kNever);
@@ -134,7 +134,7 @@ class AllToAll {
       queue.pop();
       if (so_far > distance[at(place)]) continue;
       for (std::size_t m = 0; m < machines_.size(); ++m) {
-        // Moves commute, so that a port may come first, and once: it reaches what it reaches twice.
+        // Moves commute, so a port may come first; once is enough, since two of its moves equal one.
         if (axis_of_[m] != d || (machines_[m].port() && place != 0)) continue;
         for (const NodeId by : machines_[m].by) {
           const auto next = (place + Group::digit(by, axis)) % axis.size;
@@ -149,14 +149,14 @@ class AllToAll {
     return distance;
   }
 
-  // What is left of a displacement when a machine has moved it on.
+  // The rest of a displacement after a machine has moved the chunk.
   NodeId after(std::size_t m, NodeId left) const {
     if (!machines_[m].port()) return machines_[m].back(left);
     const auto& axis = group_.axes()[axis_of_[m]];
     return left - Group::digit(left, axis) * axis.stride;
   }
 
-  // The machines that move on along a shortest path, per place of a dimension.
+  // The machines for the next move along a shortest path, per place of a dimension.
   std::vector<std::vector<std::size_t>> shortest_machines(std::size_t d) const {
     const auto& axis = group_.axes()[d];
     std::vector<std::vector<std::size_t>> shortest(at(axis.size));
@@ -172,8 +172,8 @@ class AllToAll {
     return shortest;
   }
 
-  // The machine that moves a job on in a dimension. Where several would do, such as both directions half
-  // round a ring, jobs that differ in other dimensions or in the piece take turns.
+  // The machine for a job's next move in a dimension. If several are equally good, such as both directions
+  // halfway around a ring, jobs that differ in other dimensions or in the piece take turns.
   std::optional<std::size_t> machine_for(std::size_t d, std::size_t job) const {
     const auto& axis = group_.axes()[d];
     const auto& shortest = shortest_[d][at(Group::digit(left_[job], axis))];
@@ -207,7 +207,7 @@ class AllToAll {
   std::int32_t pieces_;
   std::int64_t jobs_, unfinished_;
   Time now_ = 0;
-  std::vector<NodeId> left_;  // of each job's way
+  std::vector<NodeId> left_;  // per job: the rest of its displacement
   std::vector<bool> flying_;
   std::vector<std::size_t> axis_of_;                             // per machine
   std::vector<std::vector<Time>> distance_;                      // per dimension and place

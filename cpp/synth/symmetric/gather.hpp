@@ -40,7 +40,7 @@ class Gather {
   bool done() const { return open_ == 0; }
   double share() const { return 1.0 - static_cast<double>(open_) / static_cast<double>(items_); }
 
-  // Returns when the next piece comes.
+  // Releases the pieces that are due; returns when the next one is.
   Time release(Time now) {
     Time next = kNever;
     for (std::int32_t k = 0; unreleased_ > 0 && k < pieces_; ++k) {
@@ -77,19 +77,19 @@ class Gather {
     std::int32_t piece;
   };
   struct Cursor {
-    std::size_t entry = 0, offset = 0;  // in the log, and of a port
+    std::size_t entry = 0, offset = 0;  // positions in the log, and among a port's offsets
   };
-  // One piece among the NPUs that reach each other by faster machines alone.
+  // One piece in a region: the NPUs that reach each other over faster machines alone.
   struct Region {
     std::int32_t open;
     Time arrival;  // the earliest that was promised
   };
-  // Machines that take equally long, seen from those that are faster.
+  // A class of equally slow machines, with the regions that all faster machines connect.
   struct Level {
     Time time;
     std::vector<NodeId> lowest;     // NPU of each NPU's region
     std::vector<Region> regions;    // indexed by their lowest NPU and the piece
-    std::int64_t entered_open = 0;  // in all regions that have been entered
+    std::int64_t entered_open = 0;  // open items in all regions that have been entered
   };
   static constexpr std::size_t kLookBack = 64;
 
@@ -112,7 +112,7 @@ class Gather {
       const auto found = std::lower_bound(times.begin(), times.end(), machine.time);
       level_of_.push_back(static_cast<std::size_t>(found - times.begin()));
     }
-    // No machine is faster than the first level.
+    // No machine is faster than those of the first level.
     for (std::size_t i = 1; i < times.size(); ++i) {
       Level level{times[i], regions_below(group, times[i]), {}};
       level.regions.assign(state_.size(), {0, kNever});
@@ -175,8 +175,8 @@ class Gather {
     return machines_[m].port() ? first(m, item) : machines_[m].back(item.v);
   }
 
-  // An item that the machine serves, promised. If all that it could serve was promised at this very
-  // moment, one of those that did may have something else to do instead.
+  // Chooses an item for the machine and promises it. If all items that it could serve were promised to
+  // other machines at this moment, one of these may be able to take another item instead.
   std::optional<Item> pick(std::size_t m) {
     auto item = first_new(m);
     if (!item && level_of_[m] > 0) item = first_deferred(m);
@@ -198,14 +198,14 @@ class Gather {
     return std::nullopt;
   }
 
-  // The first item that is open; to a slower machine, in a region that nothing has entered. The
-  // others it defers.
+  // The first open item; for a slower machine, the first in a region that its piece has not entered.
+  // Other open items are deferred.
   std::optional<Item> first_new(std::size_t m) {
     const auto& machine = machines_[m];
     auto& [entry, offset] = cursor_[m];
     while (entry < log_.size()) {
       const auto [u, piece] = log_[entry];
-      // All NPUs of a line are served as soon as its first has the piece.
+      // All NPUs of a line are served from the first of them that has the piece.
       if (offset == machine.forth.size() || (machine.port() && first(m, log_[entry]) != u)) {
         ++entry;
         offset = 0;
@@ -236,8 +236,8 @@ class Gather {
     return std::nullopt;
   }
 
-  // Whether the faster machines will not be through with all that waits for them before this one
-  // could deliver the item.
+  // Whether this machine can deliver the item before the faster machines have finished all that waits
+  // for them.
   bool worthwhile(std::size_t m, const Item& item) const {
     const auto& level = levels_[level_of_[m] - 1];
     const Time entered = level.regions[region(level, item)].arrival;

@@ -1,4 +1,4 @@
-// The group of the NPUs that the symmetric engine moves them by.
+// The group by whose elements the symmetric engine moves the NPUs.
 #pragma once
 
 #include <algorithm>

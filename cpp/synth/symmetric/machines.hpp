@@ -1,4 +1,4 @@
-// The network as NPU 0 sees it, and the clock by which it works.
+// The links of NPU 0 as machines (see symmetric.hpp), and the clock that runs them.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,16 @@
 
 namespace tacos::symmetric {
 
-// What leaves NPU 0 by one link. All times are multiples of one quantum.
+// One link out of NPU 0, alone or through a switch. All times are multiples of one quantum.
 struct Machine {
-  std::vector<NodeId> by;       // what it moves by, ascending: one element, or a switch's offsets
+  std::vector<NodeId> by;       // its moves, ascending: one element, or a switch's offsets
   std::vector<RouteId> routes;  // of each, from NPU 0
   Time period = 0;
   std::vector<Time> legs;  // time of each leg of the routes
   Time time = 0;           // from the start to the arrival of the whole chunk
   std::vector<Shift> forth;
-  Shift back;  // against the first (the only, of a direct link)
-  // Of a port: the lowest NPU of the line of NPUs that each NPU can reach; otherwise empty.
+  Shift back;  // inverse of the first move (of a direct link, the only one)
+  // Of a port: for each NPU, the lowest NPU of the line that its switch joins; otherwise empty.
   std::vector<NodeId> line;
 
   bool port() const { return !line.empty(); }
@@ -89,7 +89,7 @@ class Machines {
     }
   }
 
-  // The largest time that divides all others.
+  // The largest time that divides all times.
   Time quantum() const {
     Time divisor = 0;
     for (const auto& machine : all_) {
@@ -103,7 +103,7 @@ class Machines {
   const std::shared_ptr<const Routes>& routes() const { return routes_; }
 
  private:
-  // From a switch to every NPU but 0, each by its link number `which`.
+  // The links from a switch to all NPUs except 0; of parallel links to an NPU, number `which`.
   static std::vector<std::pair<NodeId, LinkId>> downlinks(const Topology& topology, NodeId from,
                                                           std::int64_t which) {
     std::vector<std::pair<NodeId, LinkId>> all, chosen;
@@ -151,8 +151,8 @@ struct Sent {
 // What each machine does, in order of time.
 using Log = std::vector<std::vector<Sent>>;
 
-// Lets machines work through time. At each moment, first everything that has arrived is handed to
-// job.arrive(), then each idle machine is offered to job.start(), which fills in what it sends.
+// Runs the machines over time. At each moment, job.arrive() is called for everything that has arrived,
+// then job.start() for each idle machine, which records what it sends.
 struct Clock {
   const Topology& topology;
   const std::vector<Machine>& machines;

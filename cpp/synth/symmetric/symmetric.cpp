@@ -51,8 +51,8 @@ class Synthesis {
   };
   using Lanes = std::vector<std::vector<Row>>;  // per route
 
-  // Starts are 32 bits of a quantum: if they do not fit, they are found again with times rounded
-  // up to a larger one.
+  // Starts are 32-bit multiples of a quantum. If they do not fit, they are computed again, with times
+  // rounded up to a larger quantum.
   void find_times() {
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
     const bool sums = rate > 0 && traits(kind_).reduces;

@@ -20,9 +20,9 @@ std::vector<NodeId> sorted_sources(const Topology& topology, NodeId node) {
   return from;
 }
 
-// One move of all NPUs, extended to switches and links. Builders number the links of all NPUs
-// alike, so the image of an NPU's link is nearly always the one at the same place; where it is not,
-// the others are tried.
+// One move of all NPUs, extended to switches and links. Builders number the links of all NPUs in the
+// same way, so the image of an NPU's link is nearly always the link at the same position; if it is
+// not, the others are tried.
 class Translation {
  public:
   Translation(const Topology& topology, const Shift& shift, std::span<NodeId> node,
