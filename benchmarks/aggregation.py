@@ -3,9 +3,9 @@
     python benchmarks/aggregation.py [--only packets|kernel|lab] [--packets N] [--rate 20Mbit/s] [--size BYTES]
 
 The echo has the same loop and the same system calls, and sends every datagram back. Both get the same packets from the
-same sender, in turns, on the loopback device. As root and with clang, the same packets also go through the XDP program, between
-two network namespaces, and the kernel measures its time per packet. The lab builds stars of hosts from network namespaces; their switch runs
-``tacos switch``.
+same sender, in turns, on the loopback device. As root and with clang, the same packets also go through the XDP program,
+between two network namespaces, and the kernel measures its time per packet. The lab builds stars of hosts from network
+namespaces; their switch runs ``tacos switch``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 TOKEN = digest("benchmark")
 ROUNDS = 7
 POOL = 64
-"""Packets on their way at once in the lab: far more than its links hold, so that a lost one does not idle them."""
+"""Packets in flight in the lab: far more than its links hold, so that a lost packet does not leave them idle."""
 
 
 def opened(echo: bool) -> UdpSwitch:
-    """A switch, or an echo with its loop."""
+    """Return a running switch, or an echo with the same loop."""
     device = UdpSwitch("127.0.0.1", 0, 1, [TOKEN], 8192, 2232, 64, "", 0, 0, 0.0, 0.0, 1, echo)
     device.start()
     return device
@@ -54,7 +54,7 @@ def opened(echo: bool) -> UdpSwitch:
 def joined(
     sender: socket.socket, at: tuple[str, int], workers: int, pool: int, elements: int, job: str
 ) -> tuple[int, int]:
-    """Job and generation after all workers have joined from one socket."""
+    """Join all workers from one socket; return the job's number and generation."""
     data = np.ones(elements, np.int32)
     machines = [
         AggregationWorker(TOKEN, job, worker, workers, pool, elements, 77 + worker)
@@ -72,7 +72,7 @@ def joined(
 def pumped(
     at: tuple[str, int], echo: bool, workers: int, elements: int, packets: int, job: str
 ) -> float:
-    """Packets per second that arrive and are answered."""
+    """Return the packets per second that arrive and are answered."""
     pool = 32
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
@@ -94,14 +94,14 @@ def pumped(
 def rate(
     device: UdpSwitch, echo: bool, workers: int, elements: int, packets: int, job: str
 ) -> tuple[float, float]:
-    """Packets per second that arrive and are answered, and processor time per packet in ns."""
+    """Return the packets per second that arrive and are answered, and the processor time per packet in ns."""
     before = device.busy_s
     speed = pumped(("127.0.0.1", device.port), echo, workers, elements, packets, job)
     return speed, (device.busy_s - before) / (packets // workers * workers) * 1e9
 
 
 def packet_rates(packets: int) -> None:
-    """The table of packet rates, the median of interleaved rounds."""
+    """Print the table of packet rates: medians of interleaved rounds."""
     print(
         "| workers | integers | echo, packets/s | switch, packets/s | ratio | echo, ns | switch, ns |"
     )
@@ -128,7 +128,7 @@ def packet_rates(packets: int) -> None:
 
 @contextmanager
 def cable() -> Iterator[tuple[str, str]]:
-    """Two namespaces with an interface each, `sums0` at 10.78.0.1 and its peer at 10.78.0.2."""
+    """Create two namespaces with an interface each, `sums0` at 10.78.0.1 and its peer at 10.78.0.2."""
     here, there = (f"tacos-{side}{os.getpid()}" for side in "ab")
     try:
         for command in (
@@ -148,7 +148,7 @@ def cable() -> Iterator[tuple[str, str]]:
 
 
 def within(namespace: str, call: Callable[[], Any]) -> Any:
-    """What a function returns in a thread of a namespace."""
+    """Call a function in a thread of a namespace, and return its result."""
 
     def enter() -> Any:
         with Path(f"/run/netns/{namespace}").open() as file:
@@ -160,7 +160,7 @@ def within(namespace: str, call: Callable[[], Any]) -> Any:
 
 
 def kernel_rates(packets: int) -> None:
-    """The table of the XDP program: time per packet as the kernel counts it, and packets per second end to end."""
+    """Print the table of the XDP program: the kernel's time per packet, and packets per second end to end."""
     print("| workers | integers | XDP, packets/s | XDP program, ns | user space, packets/s |")
     print("|---|---|---|---|---|")
     counting = Path("/proc/sys/kernel/bpf_stats_enabled")
@@ -198,7 +198,7 @@ WIRE_SHARE = 1.012
 
 
 def core_times() -> list[tuple[int, int]]:
-    """Of each core of the machine, how long it was busy and how long it has run, in ticks."""
+    """Return the busy time and the total time of each core, in ticks."""
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     found = []
     for name, *ticks in lines:
@@ -210,13 +210,13 @@ def core_times() -> list[tuple[int, int]]:
 
 
 def busiest(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> float:
-    """The share of the time that the busiest core was busy."""
+    """Return the share of the time that the busiest core was busy."""
     spans = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
     return max(busy / max(run, 1) for busy, run in spans)
 
 
 def rank(size: int, rounds: int) -> None:
-    """What each host of the lab does: sums through the switch and over two rings, in turns."""
+    """Run one host of the lab: sum through the switch and over two rings, in turns."""
     place = os.environ["TACOS_SWITCH"]
     with runtime.connect(timeout=300) as comm:
         network = tacos.topology.switch(comm.size)
@@ -264,7 +264,7 @@ def rank(size: int, rounds: int) -> None:
 
 
 def lab_times(rate: str, size: int, rounds: int) -> None:
-    """The table of lab networks."""
+    """Print the table of lab networks."""
     print(
         "| hosts | MTU | loss | switch, s | predicted, s | best ring, s | ring / switch | sent again | busiest core |"
     )
@@ -312,11 +312,11 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--packets", type=int, default=20_000, help="packets per round")
-    parser.add_argument("--rate", default="20Mbit/s", help="of the lab's links")
+    parser.add_argument("--rate", default="20Mbit/s", help="rate of the lab's links")
     parser.add_argument("--size", type=int, default=2_000_000, help="bytes per host in the lab")
-    parser.add_argument("--rounds", type=int, default=3, help="in the lab")
-    parser.add_argument("--only", choices=("packets", "kernel", "lab"), help="one of the tables")
-    parser.add_argument("--rank", action="store_true", help="be a host of the lab")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds in the lab")
+    parser.add_argument("--only", choices=("packets", "kernel", "lab"), help="only this table")
+    parser.add_argument("--rank", action="store_true", help="run as a host of the lab")
     asked = parser.parse_args()
     if asked.rank:
         rank(asked.size, asked.rounds)

@@ -1,12 +1,12 @@
-"""All-to-all-v: sizes as mixtures of experts have them, on boxes, a switch and cliques.
+"""All-to-all-v with sizes as in mixtures of experts, on boxes, a switch and cliques.
 
     python benchmarks/all_to_all_v.py [--small]
 
-Each engine's time over the bound, as scheduled and as executed (the slower of links that serve first come, first served and links
-that are shared fairly), and the milliseconds of this process until the schedule was there, the best of three. Pairs have 1 MB on average.
-Uniform: all pairs alike. Zipf: the popularity of destinations follows a power law. Hot expert: one NPU gets fifty times as much as the
-others. Empty rows: a quarter of the NPUs send nothing. One sends: one NPU sends everything. Pareto: the size of each pair follows
-a power law of its own.
+Each row has an engine's time over the bound, as scheduled and as executed (the slower of links that serve first come,
+first served and links that are shared fairly), and the milliseconds of processor time to synthesize the schedule, the best
+of three. Pairs have 1 MB on average. Uniform: all pairs have the same size. Zipf: the popularity of destinations follows a
+power law. Hot expert: one NPU gets fifty times as much as the others. Empty rows: a quarter of the NPUs send nothing. One
+sends: one NPU sends everything. Pareto: the size of each pair follows its own power law.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacos.synth import ENGINES
 
 
 def matrices(npus, mean=1_000_000):
-    """Sizes of all-to-alls as mixtures of experts have them, by name; pairs have about `mean` bytes."""
+    """Return sizes as in mixtures of experts, by name; pairs have about `mean` bytes."""
     rng = np.random.default_rng(0)
     popular = rng.zipf(1.5, npus).clip(max=50).astype(float)
     hot = rng.integers(mean // 10, 3 * mean // 10, (npus, npus))
@@ -52,7 +52,7 @@ def timed(work):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="16 NPUs and less")
+    parser.add_argument("--small", action="store_true", help="at most 16 NPUs")
     specs = (
         ["dgx-h100:2", "switch:16", "clique:8"]
         if parser.parse_args().small

@@ -3,7 +3,7 @@
 Ring all-gather of n NPUs, 1 MiB each, as a custom collective on the congestion-aware ring: n(n - 1)
 messages. Seconds are CPU time of the simulation alone, without reading files. ASTRA-sim's time includes reading its
 files, and was measured on another day on a busy machine with two cores. Reading and running the same files on one
-quiet core, tacos is 16 to 25 times as fast; running alone, 35 to 60 times.
+quiet core, tacos is 16 to 25 times as fast; without reading, 35 to 60 times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Baselines compared with the figures of their papers, and the time to construct them.
 
-MultiTree against rings on an 8x8 torus as its paper has it (150 ns, 16 GB/s, 32 KiB to 64 MiB; 2.2
-times faster than a ring, 1.51 times faster than a 2D ring); Themis on networks of 1,024 NPUs with 64
-chunks (56 % of the bandwidth in use with one order of dimensions, 88 % first in first out, 95 % with
-the smallest chunk first), whose speeds are ours; C-Cube's overlap and layout on a DGX-1 and a clique.
+MultiTree against rings on an 8x8 torus with its paper's settings (150 ns, 16 GB/s, 32 KiB to 64 MiB; published: 2.2
+times as fast as a ring, 1.51 times as fast as a 2D ring); Themis on networks of 1,024 NPUs with 64 chunks, with link
+speeds of our choice (published: 56 % of the bandwidth in use with one order of dimensions, 88 % first in, first out, 95 %
+with the smallest chunk first); C-Cube's overlap and layout on a DGX-1 and a clique.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Charts of what benchmarks printed, for the beginning of the page that ``benchmarks/report.py`` writes.
 
-Each chart is drawn from the table that its benchmark printed. If the table is missing or has another form, the chart is left out.
+Each chart is drawn from the table that its benchmark printed. If the table is missing or has a different form, the chart is
+left out.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Chart(NamedTuple):
     """A picture of one benchmark.
 
     Attributes:
-        benchmark: Whose output it reads.
+        benchmark: The benchmark whose output it reads.
         words: What it shows, for people who cannot see it.
-        draw: From the output to SVG text; None where the output has no such table.
+        draw: Returns the SVG text for an output, or None if the output does not have the table.
     """
 
     benchmark: str
@@ -47,7 +48,7 @@ def _quality(printed: str) -> str | None:
 
 
 def _speed(printed: str) -> str | None:
-    """Seconds to synthesize an all-gather, over the NPUs."""
+    """Draw the seconds to synthesize an all-gather over the number of NPUs."""
     found: dict[str, dict[int, float]] = {}
     pattern = r"^(?:torus|mesh):(\d+(?:x\d+)*) +(\w+) +\d+ +\d+ +\S+ +([\d.]+) +(\S+)"
     for sizes, engine, seconds, public in re.findall(pattern, printed, re.MULTILINE):
@@ -72,7 +73,7 @@ def _speed(printed: str) -> str | None:
 
 
 def _algorithms(printed: str) -> str | None:
-    """Times as fast as a ring, on regular networks."""
+    """Draw the speed-ups over a ring, on regular networks."""
     head = "Regular networks: all-reduce of 256 MiB, times as fast as ring\n"
     if head not in printed:
         return None

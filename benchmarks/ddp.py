@@ -29,7 +29,7 @@ def model(width):
 
 
 def times(work, barrier, turns):
-    """Seconds of each turn, by name: in turns, from a common start."""
+    """Return the seconds of each turn, by name. Steps take turns, and ranks start together."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(turns + 3):
         for name, step in work.items():

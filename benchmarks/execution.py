@@ -73,9 +73,9 @@ SPECS = (
 
 
 def exported(schedule, topology, size):
-    """The times of the schedule's MSCCL file first come, first served and shared, and what limits them.
+    """Return the times of the schedule's MSCCL file on first-come and on shared links, and what limits them.
 
-    None where the limits of MSCCL refuse it.
+    If the schedule exceeds MSCCL's limits, return None and the reason.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "it.xml")
@@ -94,7 +94,7 @@ def exported(schedule, topology, size):
 
 
 def limit(topology, run):
-    """What an executed program waits for: its busiest link, and how much of the time that link has nothing to send."""
+    """Describe what an executed program waits for: its busiest link, and the share of the time that it is idle."""
     link = int(run.link_busy_ps.argmax())
     names = [topology.node_name(int(ends[link])) for ends in (topology.link_src, topology.link_dst)]
     idle = 1 - int(run.link_busy_ps[link]) / run.time_ps

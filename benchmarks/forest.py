@@ -1,7 +1,7 @@
 """The forest engine: time to find trees, their heights, and the quality of their schedules.
 
-Optima (GB/s of an all-gather) are ForestColl's, computed once with another solver. The seconds next to them are the
-time of its public code for its trees on one slow core, where it was measured.
+Optima (GB/s of an all-gather) are ForestColl's, computed once with another solver. The column ``peer`` is the time that
+its public code took for its trees on one slow core, where measured.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reached(topology, kind, size):
 
 
 def small(topology, kind, size):
-    """The time over the bound, and over latency and bandwidth bound together."""
+    """Return the time over the bound, and over the sum of latency and bandwidth bound."""
     collective = tacos.collective.named(kind, topology, size)
     best = tacos.bound(topology, collective)
     schedule = tacos.synthesize(topology, collective, engine="forest")

@@ -16,7 +16,7 @@ from tacos import workload
 
 
 def timed(work):
-    """The shortest of three runs, and the last result."""
+    """Return the time of the shortest of three runs, and the last result."""
     shortest, result = float("inf"), None
     for _ in range(3):
         begin = time.perf_counter()
@@ -94,7 +94,7 @@ NAMES = {"msccl": "ar.xml", "mscclpp": "ar.json", "chakra": "ar.et", "tacos": "a
 
 
 def pairs(schedule, folder):
-    """From each format to each: read, verified and written; the slowest first."""
+    """Convert from each format to each (read, verify, write); the slowest first."""
     options = {"mscclpp": {"threadblocks": 512}}
     network, size = schedule.topology, schedule.collective.size_bytes
     there = folder / "there"

@@ -19,7 +19,7 @@ import tacos
 
 
 def best_of(times, work):
-    """The shortest of several runs, and the last result: noise only ever adds."""
+    """Return the time of the shortest of several runs, since noise only adds, and the last result."""
     shortest, result = float("inf"), None
     for _ in range(times):
         begin = time.perf_counter()

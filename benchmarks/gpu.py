@@ -3,12 +3,12 @@
     python benchmarks/gpu.py
     python benchmarks/gpu.py --torch    # first the backend of torch.distributed, two ranks on one GPU
 
-One process plays all ranks of a program on one GPU: NCCL carries every message from the GPU to itself, so
-what is measured is the cost of the driver (launches, sums) and the memory's bandwidth, not a network's.
-Times are medians of several runs, with the least and the most.
+One process runs all ranks of a program on one GPU: NCCL carries every message from the GPU to itself, so
+this measures the driver's overhead (launches, sums) and the memory's bandwidth, not a network's.
+Times are medians of several runs, with minimum and maximum.
 
-Two ranks that share a GPU cannot use NCCL: what the backend does then is to go through pinned memory of the
-host. All collectives are checked with all types that they take; with two or more GPUs and
+Two ranks that share a GPU cannot use NCCL, so the backend goes through pinned memory of the host. All
+collectives are checked with all types that they take; with two or more GPUs and
 ``torchrun --nproc-per-node=2 benchmarks/gpu.py --rank`` the same checks go over NCCL.
 """
 
@@ -45,7 +45,7 @@ RUNS = 7
 
 
 def buffers(program: tacos.Program, count: int, dtype: torch.dtype) -> list[list[torch.Tensor]]:
-    """Every rank's input of small whole numbers, its output, and what must be there."""
+    """Return every rank's input of small whole numbers, its output, and the expected output."""
     [part] = program.collective.parts
     ranks = program.ranks
     edges = [sum(count // ranks + (i < count % ranks) for i in range(k)) for k in range(ranks + 1)]
@@ -77,13 +77,13 @@ SIZES = (1, 7, 1000, 100_003)
 
 
 def given(size: int, dtype: torch.dtype, rank: int, salt: int = 0) -> torch.Tensor:
-    """Small whole numbers that all ranks can compute, so that sums are exact in every type."""
+    """Return small whole numbers that all ranks can compute, so that sums are exact in every type."""
     generator = torch.Generator().manual_seed(1000 * salt + rank)
     return torch.randint(0, 4, (size,), generator=generator).to(dtype).cuda()
 
 
 def reduced(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
-    """What all ranks' tensors are together."""
+    """Return the reduction of all ranks' tensors."""
     stack = torch.stack([part.cpu().double() for part in parts])
     values = {
         "SUM": lambda: stack.sum(0),
@@ -98,7 +98,7 @@ def reduced(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def backend_cases(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Name, result and what is right, for every collective, type and size."""
+    """Yield name, result and expected result, for every collective, type and size."""
     root = ranks - 1
     for dtype, size in itertools.product(FLOATS + INTEGERS, SIZES):
         what = f"{str(dtype)[6:]} {size}"
@@ -141,7 +141,7 @@ def backend_cases(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, to
 
 
 def messages(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """A large exchange that only a batch can make; needs a GPU for every rank."""
+    """Yield a large exchange that works only as a batch; needs a GPU for every rank."""
     mine, theirs = torch.full((1 << 24,), float(rank)).cuda(), torch.empty(1 << 24).cuda()
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     works = dist.batch_isend_irecv(
@@ -153,7 +153,7 @@ def messages(rank: int, ranks: int) -> Iterator[tuple[str, torch.Tensor, torch.T
 
 
 def check_backend() -> int:
-    """One rank of the backend's checks; 1 if a result is wrong."""
+    """Run one rank of the backend's checks; return 1 if a result is wrong."""
     gpus = torch.cuda.device_count()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
     dist.init_process_group("tacos")
@@ -174,7 +174,7 @@ def check_backend() -> int:
 
 
 def main() -> int:
-    """Print a table; 1 if a result is wrong."""
+    """Print a table; return 1 if a result is wrong."""
     if "--rank" in sys.argv:
         return check_backend()
     if "--torch" in sys.argv:

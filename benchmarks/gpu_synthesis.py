@@ -3,9 +3,9 @@
     python benchmarks/gpu_synthesis.py            # all; about 5 minutes, and 40 GiB of memory
     python benchmarks/gpu_synthesis.py --quick    # up to 4,096 NPUs
 
-First random small problems: the GPU's schedule must be the CPU's, transfer by transfer. Then tori and meshes, each
-with the seconds of its parts and, up to 4,096 NPUs, those of the CPU's synthesis. The second run counts, because the first one
-loads the kernels.
+First random small problems: the GPU's schedule must equal the CPU's, transfer by transfer. Then tori and meshes, each
+with the seconds of its parts and, up to 4,096 NPUs, those of the CPU's synthesis. The second run counts, because the first
+one loads the kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def random_problem(number: int) -> tuple[tacos.Topology, tacos.Collective]:
     npus, chunks = rng.randint(2, 90), rng.randint(1, 5)
     model = rng.choice(["blocking", "pipelined"])
     size = npus * chunks * 1000
-    # A pipelined link is in step with others where its latency is a whole number of transmissions.
+    # A pipelined link is in step with others if its latency is a multiple of the transmission time.
     latency = (
         rng.choice([0, 1, 3, 7]) * 1_000_000 if model == "pipelined" else rng.randint(0, 10**7)
     )
@@ -80,7 +80,7 @@ def measure(name: str, network: tacos.Topology, *, beside: bool) -> None:
     wanted = co.all_gather(network, 1000 * network.npus, chunks=1)
     figures: dict[str, float] = {}
     for _ in range(1 if network.npus > 50_000 else 3):
-        schedule = None  # the host has no room for two of the largest
+        schedule = None  # the host's memory cannot hold two of the largest
         schedule = greedy_on_gpu.solve(network, wanted, figures=figures)
     assert schedule is not None
     check: dict[str, float] = {}

@@ -2,9 +2,10 @@
 
     python benchmarks/groups.py [--small]
 
-The greedy engine with one chunk per part, verified; seconds include neither the bound nor the verification. Published times for 512 NPUs, on
-other networks: 701 s for an all-to-all of a synthesizer for process groups, 365 s for an all-reduce of TACOS. If a group is scattered, the
-bound counts neither the NPUs that must forward its chunks nor, for an all-reduce, that sums are complete before they are distributed.
+The greedy engine with one chunk per part, verified; seconds include neither the bound nor the verification. Published
+times for 512 NPUs, on other networks: 701 s for an all-to-all of a synthesizer for process groups, 365 s for an all-reduce
+of TACOS. If a group is scattered, the bound ignores that other NPUs must forward its chunks and, for an all-reduce, that
+sums must be complete before they are distributed.
 """
 
 from __future__ import annotations
@@ -67,6 +68,6 @@ def in_a_network(small):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="64 NPUs and less")
+    parser.add_argument("--small", action="store_true", help="at most 64 NPUs")
     asked = parser.parse_args()
     in_a_network(asked.small)

@@ -1,14 +1,14 @@
 """Training that heals: unmodified DDP in a lab network in which a link slows down to a tenth, fails, or recovers.
 
-The ranks train a small model on a ring, a torus, or a star of hosts with a link to each of two switches. During training, the
-lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree, and
-continue with an algorithm for the remaining network. The table has the time of a step before
-and after the change, and the prediction for the changed network: the step before, minus the all-reduce of the whole network, plus that
-of the changed one. The final loss equals that of a run without a change, which shows that no data were lost.
+The ranks train a small model on a ring, a torus, or a star of hosts with a link to each of two switches. During training,
+the lab changes a link of rank 1: to its neighbour, or to the first switch. With ``TACOS_ADAPT=1`` the ranks notice, agree,
+and continue with an algorithm for the remaining network. The table has the time of a step before and after the change,
+and the prediction for the changed network: the time before, minus the all-reduce of the whole network, plus that of the
+changed network. The final loss equals that of a run without a change, which shows that no data were lost.
 
     python -m benchmarks.healing [slow] [dead] [back] [dead-back] [never] [--network ring] [--json]
 
-It needs torch, and Linux that allows network namespaces.
+It needs torch, and a Linux that allows network namespaces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDTH = 480
 SPEED = "20Mbit/s"
 BEFORE, AFTER = 12, 30  # steps before the change, and after each
 CASES = {
-    # What is left of the link, one change after the other.
+    # The share of the link's bandwidth after each change.
     "slow": [0.1],
     "dead": [0.0],
     "back": [0.1, 1.0],
@@ -46,7 +46,7 @@ WITHIN = 1.15
 
 
 def _star():
-    """Hosts 0 to 3, each with a link to switch 4 and one to switch 5."""
+    """Return hosts 0 to 3, each with a link to switch 4 and one to switch 5."""
     from tacos import topology
 
     ways = [(host, switch) for host in range(4) for switch in (4, 5)]
@@ -61,7 +61,7 @@ def _named(spec):
 
 
 NETWORKS: dict[str, tuple[Callable[[], Topology], tuple[int, int]]] = {
-    # How it is made, and the link that changes.
+    # A function that builds the network, and the link that changes.
     "ring": (partial(_named, "ring:4"), (1, 2)),
     "ring8": (partial(_named, "ring:8"), (1, 2)),
     "torus": (partial(_named, "torus:2x4"), (1, 3)),
@@ -70,7 +70,7 @@ NETWORKS: dict[str, tuple[Callable[[], Topology], tuple[int, int]]] = {
 
 
 def train(folder, steps, pauses):
-    """One rank: a plain DDP training loop. At some steps it leaves a mark for the lab."""
+    """Run one rank of a plain DDP training loop; before some steps it creates a file, which the lab waits for."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -100,7 +100,7 @@ def train(folder, steps, pauses):
 
 
 def measured(lab, link, shares, adapt, flight=None):
-    """Seconds and loss of each step, with these changes of the link; and what was said."""
+    """Return seconds and loss of each step with these changes of the link, and the messages of rank 0."""
     pauses = [BEFORE + AFTER * i for i in range(len(shares))]
     steps = BEFORE + AFTER * max(1, len(shares))
     with tempfile.TemporaryDirectory() as name:
@@ -137,7 +137,7 @@ def measured(lab, link, shares, adapt, flight=None):
 
 
 def all_reduce_s(network):
-    """What synthesis predicts for the gradients."""
+    """Return the predicted time of the gradients' all-reduce."""
     import tacos
 
     size = 4 * (WIDTH * WIDTH + WIDTH)
@@ -146,7 +146,7 @@ def all_reduce_s(network):
 
 
 def judged(lab, ends, case, rows, reference):
-    """The figures of a case: each change with its prediction, and when the step time came to it."""
+    """Return the figures of a case: each change, its prediction, and when the step time reached it."""
     from tacos import topology
 
     shares = CASES[case]
@@ -167,7 +167,7 @@ def judged(lab, ends, case, rows, reference):
             changed = topology.degrade(changed, link, factor=share)
         predicted = before - whole + all_reduce_s(changed)
         part = seconds[BEFORE + AFTER * i : BEFORE + AFTER * (i + 1)]
-        # The first step from which on the median is as predicted.
+        # The first step from which the median is as predicted.
         steps = next(
             (
                 k
@@ -198,7 +198,7 @@ def judged(lab, ends, case, rows, reference):
 
 
 def run(cases, network="ring", speed=SPEED):
-    """The figures of some cases, in one lab; yields them."""
+    """Yield the figures of some cases, in one lab."""
     from tacos.runtime.lab import Lab
 
     made, link = NETWORKS[network]
@@ -217,7 +217,7 @@ def run(cases, network="ring", speed=SPEED):
 
 
 def main():
-    """Run the cases, or be a rank."""
+    """Run the cases, or run as a rank."""
     if "--train" in sys.argv:
         folder, steps, *pauses = sys.argv[sys.argv.index("--train") + 1 :]
         train(Path(folder), int(steps), [int(step) for step in pauses])

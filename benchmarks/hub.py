@@ -3,8 +3,8 @@
 ``python benchmarks/hub.py`` runs all parts that this machine can; ``hub.py aggregation`` and so on run one:
 
 - ``aggregation``: chunk-owned ("tall") against key-at-a-time ("wide") sums and updates in memory, on all cores.
-- ``loopback``: push-pull through a hub of one core, over sockets and shared memory, and through one of four cores, against plain sockets that move the same bytes
-  in both directions, and against gRPC where grpcio is installed (it is not a dependency).
+- ``loopback``: push-pull through a hub of one core, over sockets and shared memory, and through a hub of four cores, against
+  plain sockets that move the same bytes in both directions, and against gRPC if grpcio is installed (it is not a dependency).
 - ``lab``: 4 workers and a hub whose link is 4 times theirs: a training step that waits for the network, against gloo's
   DDP and against the model max(M/B_w, N*M/B_p). Needs torch and namespaces.
 - ``racks``: bytes that cross racks, counted on sockets: servers sharded over the racks, and a hub in each rack.
@@ -42,7 +42,7 @@ LAYERS = 16
 
 
 def resnet50():
-    """Sizes of the 161 parameters of ResNet-50: convolutions, batch norms, and one linear layer."""
+    """Return the sizes of the 161 parameters of ResNet-50: convolutions, batch norms, and one linear layer."""
     sizes = [64 * 3 * 49, 64, 64]
     inside = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -81,7 +81,7 @@ def serve(pipe, cores):
 
 
 def hub_rate(elements, share, cores=1):
-    """Bytes per second in each direction through a hub."""
+    """Return the bytes per second in each direction through a hub."""
     here, there = mp.Pipe()
     process = mp.Process(target=serve, args=(there, cores))
     process.start()
@@ -102,7 +102,7 @@ def hub_rate(elements, share, cores=1):
 
 
 def echo(listener):
-    """Sends back what comes, chunk by chunk: what a hub does, without the hub."""
+    """Send back what arrives, chunk by chunk, as a hub does, but without its work."""
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     buffer = memoryview(bytearray(CHUNK))
@@ -204,7 +204,7 @@ def loopback():
 
 
 def star(links):
-    """NPUs around a switch, with links of these bandwidths in Mbit/s."""
+    """Return NPUs around a switch, with links of these bandwidths in Mbit/s."""
     rows = []
     for npu, rate in enumerate(links):
         speed = int(rate * 125_000)
@@ -221,7 +221,7 @@ def network_of(width, layers):
 
 
 def lab_rank(kind, width, layers, steps):
-    """What each NPU of the lab runs: the last one is the hub, or idle."""
+    """Run one NPU of the lab; the last one is the hub, or idle."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = Path(os.environ["HUB_FOLDER"])
     if rank == size - 1:
@@ -279,7 +279,7 @@ def wait_for(path):
 
 
 def measured(lab, *words):
-    """Seconds that rank 0 prints."""
+    """Return the seconds that rank 0 prints."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(Path(__file__).resolve()), "--rank", *map(str, words)]
         run = lab.run(
@@ -316,7 +316,7 @@ def in_lab():
 
 
 def received_elsewhere(ports):
-    """Bytes that TCP sockets of this process have received, but those from and to these ports."""
+    """Return the bytes that TCP sockets of this process have received, except from and to these ports."""
     total = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -340,7 +340,7 @@ def received_elsewhere(ports):
 
 
 def crossing(levels, racks, per_rack, elements, steps=3):
-    """Bytes per step that cross racks in both directions together, counted on loopback sockets.
+    """Return the bytes per step that cross racks, in both directions together, counted on loopback sockets.
 
     With one level, each rack has a server for an equal part of the parameters, and every worker uses all of them. With two,
     each rack has a hub for its workers, and the hubs exchange sums.
@@ -427,7 +427,7 @@ def free_port():
 
 
 def placement_rank(kind, elements, steps):
-    """Exchanges without torch: central, or shards beside the workers, each of which is a hub of a part."""
+    """Run one NPU without torch: with a central hub, with a shard beside each worker, or with two levels of hubs."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = Path(os.environ["HUB_FOLDER"])
     tenants = Tenants([Tenant("lab", TOKEN)])

@@ -1,10 +1,10 @@
 """All-reduce on networks that are enforced link by link: gloo, rings and synthesized schedules over real TCP.
 
 Every network is built as a lab (namespaces, cables, rate limits) at the speeds this machine can carry. Gloo runs
-its own ring, in the order of ranks, its data forwarded where neighbours have no link. All others go through this
-package's executor: the best one-way and two-way ring, the best of the other baselines, and what engine auto gives.
-The algorithms take turns, so that a busy moment meets all of them; a time is that of the slowest rank. Each
-row has medians with the quartiles' distance, beside the time that the schedule says.
+its own ring, in the order of ranks; hosts forward its data where neighbours have no link. All others go through this
+package's executor: the best one-way and two-way ring, the best of the other baselines, and the result of engine auto.
+The algorithms take turns, so that other load affects all of them; a time is that of the slowest rank. Each row has the
+median, half the distance between the quartiles, and the simulated time of the schedule.
 
     python benchmarks/lab.py [--size 8MiB] [--rounds 7] [NETWORK …]
 """
@@ -31,7 +31,7 @@ RINGS, OURS = ["ring", "bidirectional-ring"], ["greedy", "symmetric", "auto"]
 
 
 def links(*groups):
-    """A network of links both ways, from (pairs, Mbit/s)."""
+    """Return a network of links in both directions, from (pairs, Mbit/s)."""
     rows = [
         (src, dst, rate * 125_000, 0)
         for pairs, rate in groups
@@ -66,7 +66,7 @@ def networks():
 
 
 def work(folder, elements, rounds):
-    """What a rank does in the lab."""
+    """Run one rank in the lab."""
     from tacos.runtime import connect
 
     rank, algorithms = int(os.environ["TACOS_RANK"]), dict[str, Callable[[], object]]()
@@ -109,7 +109,7 @@ def work(folder, elements, rounds):
 
 
 def measure(topology, size, rounds):
-    """Seconds of each algorithm, round by round, and what the schedules say."""
+    """Return the seconds of each algorithm, round by round, the schedules, and the bound."""
     with Lab(topology) as lab, tempfile.TemporaryDirectory() as folder:
         print(lab.describe(), file=sys.stderr)
         collective = tacos.collective.all_reduce(lab.topology, size)

@@ -1,8 +1,9 @@
 """Exact solving: times against greedy, the bound and published results, and how long it takes.
 
 TACCL's schedule for two NDv2 (945 us, 1 MB chunks, its costs, links blocking) was made by its own code; the mesh
-figures are TE-CCL's, in epochs; the Pareto front of a DGX-1 is SCCL's (66 s with Z3 for its last point). TACCL's own code took 38 s,
-45 s and 1,526 s for its sketches sk1, which come last: as given, with senders, symmetry and order, for 1 and for 20 s.
+figures are TE-CCL's, in epochs; the Pareto front of a DGX-1 is SCCL's (66 s with Z3 for its last point). The rows ``sk1`` are
+TACCL's sketches as given, with senders, symmetry and order, solved for 1 and for 20 s; TACCL's own code took 38 s, 45 s and
+1,526 s for them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LIMIT_S = 120.0
 
 
 def ndv2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> tacos.Topology:
-    """Two NDv2 with TACCL's costs, GPU 0 of each sending to GPU 1 of the other."""
+    """Return two NDv2 with TACCL's costs; GPU 0 of each sends to GPU 1 of the other."""
     box = tp.dgx1(bandwidth="1B/s")
     rows: list[tuple[int, int, float, float]] = []
     for src, dst, cables in zip(
@@ -29,7 +30,7 @@ def ndv2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> 
 
 
 def dgx2_of_taccl(link_model: Literal["pipelined", "blocking"] = "blocking") -> tacos.Topology:
-    """Two DGX-2 with TACCL's costs, odd GPUs sending to even ones of the other box."""
+    """Return two DGX-2 with TACCL's costs; odd GPUs send to even ones of the other box."""
     rows: list[tuple[int, int, float, float]] = []
     for box in (0, 16):
         switch = 32 + box // 16

@@ -1,10 +1,10 @@
 """The model of stock NCCL compared with measurements, point by point.
 
-Measured are nccl-tests' times of all-reduce in A100 and V100 boxes (VIA-Research/vTrain, sizes in MiB), and bandwidths
+The measurements are nccl-tests' times of all-reduce in A100 and V100 boxes (VIA-Research/vTrain, sizes in MiB), bandwidths
 of 1 GiB and latencies in H100 boxes (meta-pytorch/autoparallel, NCCL 2.27.5), and the share of the NICs' bandwidth
-that rings between boxes reach (aliyun/SimAI, ``nic_ratio.csv``), on which nothing was fitted. ``--vtrain FOLDER`` takes vTrain's
-``trace`` directory and adds the error over all its rows; no parameter was fitted on most of them. Then the times of the
-engine ``nccl`` on an ideal network, with the estimate and the synthesized schedule.
+that rings between boxes reach (aliyun/SimAI, ``nic_ratio.csv``), to which nothing was fitted. ``--vtrain FOLDER`` takes
+vTrain's ``trace`` directory and adds the error over all its rows; no parameter was fitted to most of them. The last table has
+the times of the engine ``nccl`` on an ideal network, with the estimate and the synthesized schedule.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def points():
 
 
 def between_boxes():
-    """SimAI's table is for a NIC-bound ring; it does not name the NICs, and 400 Gb/s are assumed."""
+    """Compare with SimAI's table, which is for a NIC-bound ring; it does not name the NICs, so 400 Gb/s are assumed."""
     print(
         "rings between H100 boxes, bus bandwidth over that of the NICs: SimAI's table / the model"
     )
@@ -112,7 +112,7 @@ def between_boxes():
 
 
 def vtrain(folder):
-    """All rows of vTrain's A100 tables; of V100, those of whole boxes, whose wiring is known."""
+    """Compare with all rows of vTrain's A100 tables and, for V100, with whole boxes, whose wiring is known."""
     print("vTrain's tables, all-reduce of 1 to 1,024 MiB in steps of 1 MiB: mean and largest error")
     for machine, topology, counts in (
         ("a100", tacos.topology.dgx_a100(), range(2, 9)),

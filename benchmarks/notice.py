@@ -1,8 +1,8 @@
 """The cost of observation: an all-reduce of 4 ranks with all statistics and the flight recorder, and without.
 
-The core keeps both, and can be told not to. The two variants take turns, in the same processes on the same data, over TCP. The result is
-the ratio of the medians, call by call for the slowest rank, from the median of their differences, with a 95 % interval from
-resampling.
+The core keeps both, and can be told not to. The two variants take turns, in the same processes on the same data, over TCP.
+The ratio is 1 plus the median of the differences, call by call for the slowest rank, over the median without observation,
+with a 95 % interval from resampling.
 
     python -m benchmarks.notice [--ranks 4] [--rounds 400]
 """
@@ -25,7 +25,7 @@ SIZES = [64 << 10, 1 << 20, 4 << 20]
 
 
 def ranks(rounds):
-    """One rank: times both, in turn."""
+    """Run one rank, which times both variants in turn."""
     with runtime.connect() as comm:
         network = tacos.topology.ring(comm.size)
         wanted = tacos.collective.all_reduce(network, "64MB", chunks=1)
@@ -38,7 +38,7 @@ def ranks(rounds):
             call = Call(data.ctypes.data, data.ctypes.data, data.size, "float32", "sum")
             times: dict[str, list[float]] = {"on": [], "off": []}
             for turn in range(rounds + 10):
-                # Which comes first changes, so that neither always follows the other.
+                # The order alternates, so that neither variant always follows the other.
                 for name in ("on", "off") if turn % 2 else ("off", "on"):
                     data[:] = 1
                     endpoint.watch_links(name == "on")
@@ -53,13 +53,13 @@ def ranks(rounds):
 
 
 def show(size, rows):
-    """A line: of every call the slowest rank counts."""
+    """Print a line; the slowest rank of each call counts."""
     on, off = (np.max([row[name] for row in rows], axis=0) * 1e3 for name in ("on", "off"))
     chance = np.random.default_rng(0)
     picks = chance.integers(0, len(on), (1000, len(on)))
     more = np.median((on - off)[picks], axis=1) / np.median(
         off
-    )  # call by call: the machine's moods hit both
+    )  # call by call, so that other load affects both
     low, high = 1 + np.percentile(more, [2.5, 97.5])
     print(
         f"{size >> 10:>6} KiB  noticing {np.median(on):8.3f} ms  without {np.median(off):8.3f} ms  "
@@ -69,7 +69,7 @@ def show(size, rows):
 
 
 def main():
-    """Start the ranks, or be one."""
+    """Start the ranks, or run as one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=400)

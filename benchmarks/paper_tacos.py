@@ -3,7 +3,7 @@
 The published evaluation (Won et al., MICRO 2024) sets ring, direct, recursive halving-doubling,
 double binary tree, BlueConnect, Themis, MultiTree and C-Cube against synthesized schedules, in a
 simulator, on regular, hierarchical, heterogeneous and asymmetric networks. The settings of its figures
-are not public in enough detail to follow, so sizes and speeds here are our own: all-reduce,
+are not public in enough detail to reproduce, so sizes and speeds here are our own: all-reduce,
 links of 50 GiB/s and 500 ns that are busy for latency and transfer (``blocking``). Only where another
 paper gives settings and a figure (MultiTree on an 8x8 torus) are both printed. Every schedule is
 verified.
@@ -76,14 +76,14 @@ def heterogeneous():
 
 
 def dead_links(count):
-    """An 8x8 torus without some cables along x, one row after another."""
+    """Return an 8x8 torus without some cables along x, one row after another."""
     cables = [(8 * (k % 8) + (3 * k) % 7, 8 * (k % 8) + (3 * k) % 7 + 1) for k in range(count)]
     whole = tacos.topology.torus(8, 8, **SPEED)
     return tacos.topology.drop_links(whole, *cables, both=True) if cables else whole
 
 
 def run(topology, sizes):
-    """All engines of the lists above that apply, at all sizes."""
+    """Compare all engines of the lists above that apply, at all sizes."""
     problems = [tacos.collective.all_reduce(topology, size) for size in sizes]
     names = [name for name in (*OURS, *KNOWN) if name in tacos.engines(topology, problems[0])]
     sweep = tacos.compare(topology, problems, engines=names, time_limit=LIMIT_S)
@@ -95,7 +95,7 @@ def run(topology, sizes):
 
 
 def figures(one):
-    """By engine: the time as ring's time over it, and as a share of the bound."""
+    """Return, by engine, the speed-up over ring and the share of the bound."""
     by_name = {candidate.engine: candidate for candidate in one.solved}
     ring = by_name["ring"].figures.time_s
     return {
@@ -105,7 +105,7 @@ def figures(one):
 
 
 def networks(title, chosen, folder):
-    """One experiment: networks in rows, engines in columns; speed-ups as bars."""
+    """Run one experiment: networks in rows, engines in columns; speed-ups as bars."""
     found = {
         name: figures(run(topology, [SIZE]).comparisons[0]) for name, topology in chosen.items()
     }
@@ -131,7 +131,7 @@ def networks(title, chosen, folder):
 
 
 def over_sizes(folder):
-    """Time and busbw against size, on a mesh and a torus."""
+    """Plot time and busbw against size, on a mesh and a torus."""
     for name, topology in (("mesh 8x8", regular()["mesh 8x8"]), ("torus 8x8", dead_links(0))):
         sweep = run(topology, [2**k for k in range(16, 31, 2)])
         print(f"\n{name}, 64 KiB to 1 GiB: {sweep.verdict()}")
@@ -139,7 +139,7 @@ def over_sizes(folder):
 
 
 def degraded(folder):
-    """Efficiency as cables of a torus die."""
+    """Plot the efficiency as cables of a torus fail."""
     counts = [0, 1, 2, 4, 8]
     rows = [figures(run(dead_links(count), [SIZE]).comparisons[0]) for count in counts]
     print("\nDegraded: torus 8x8 without some cables, share of the bound")
@@ -159,7 +159,7 @@ def degraded(folder):
 
 
 def multitree(folder):
-    """MultiTree's own setting, for which its paper gives an average."""
+    """Use MultiTree's own setting, for which its paper gives an average."""
     topology = tacos.topology.torus(8, 8, bandwidth="16GB/s", latency="150ns")
     sweep = run(topology, [2**k for k in range(15, 27)])
     rows = [figures(one) for one in sweep.comparisons]
@@ -174,8 +174,8 @@ def multitree(folder):
 
 
 def scaling(folder):
-    """Seconds to synthesize, on a growing network of three unequal dimensions."""
-    published = {128: 1.08, 512: 365.4}  # heterogeneous all-reduce, as the two abstracts have it
+    """Plot the seconds to synthesize, on a growing network of three unequal dimensions."""
+    published = {128: 1.08, 512: 365.4}  # heterogeneous all-reduce, from the two abstracts
     npus = [64, 128, 256, 512]
     seconds, shares = {}, {}
     for count in npus:
@@ -208,7 +208,7 @@ def write(chart, folder, title):
 
 
 def summary(found):
-    """The largest and the mean lead of the best of ours over the best known algorithm."""
+    """Print how much faster our best engine is than the best known algorithm, by network and on average."""
     leads = {}
     for network, row in found.items():
         ours = max(row[name][0] for name in OURS if name in row)

@@ -3,13 +3,13 @@
 Sections (all, or those named as arguments):
 
 - ``machines``: an all-gather, reduce-scatter and all-reduce of 1 GB; trees and schedule in percent of the bound.
-- ``small``: 1 to 64 KB against the bound, and what makes it (``--machine dgx-1:2``: of that machine).
+- ``small``: 1 to 64 KB against the bound, and what limits it (``--machine dgx-1:2``: only that machine).
 - ``te-ccl``: the finish times that TE-CCL published; its all-gathers let switches copy (in its flows one GPU sends a
   chunk to fifteen others within one epoch of four chunks), so ours may, too; its all-to-alls are linear programs
   without copies. Its two-box NDv2 has 15 GPUs by mistake and is left out.
 - ``taccl``: schedules that TACCL's own code made, with its costs: free chunks under ``pipelined`` against the bound,
   and its chunks of 1 MB under ``blocking``, beside the integral bound.
-- ``auto``: against the best single engine on 12 networks, 5 collectives and 8 sizes (``--every N``: each N-th).
+- ``auto``: against the best single engine on 12 networks, 5 collectives and 8 sizes (``--every N``: every N-th row).
 - ``refine``: what local search gains.
 
 A goal below the bound is shown as ``none``: TE-CCL ignores latencies that are small compared with an epoch, and in TACCL
@@ -41,10 +41,10 @@ SCHEDULED = 144  # NPUs
 
 
 def solved(topology, kind, size, chunks="auto", **options):
-    """The best schedule, verified, and the seconds it took."""
+    """Return the best schedule, verified, the bound, and the seconds that synthesis took."""
     collective = tacos.collective.named(kind, topology, size, chunks=chunks)
     begin = time.perf_counter()
-    # Published figures are times of schedules, so schedules are compared and not what executes them.
+    # Published figures are times of schedules, so schedules are compared, and not executed times.
     schedule = tacos.synthesize(topology, collective, target="schedule", **options)
     took = time.perf_counter() - begin
     assert tacos.verify(schedule).ok
@@ -52,7 +52,7 @@ def solved(topology, kind, size, chunks="auto", **options):
 
 
 def line(section, what, ours, bound, against, limit, took, how):
-    """One row: our time, the bound, what we are held against, and whether that is met, or by none."""
+    """Print a row: our time, the bound, the time to match, and whether we match it, or no schedule can (none)."""
     ratio = ours / against if against else 0.0
     met = "ok" if ratio <= limit else "MISS" if bound <= limit * against else "none"
     goal = f"<= {limit:.3f}"
@@ -71,7 +71,7 @@ def head():
 
 
 def machines():
-    """1 GB on the machines of ForestColl's table."""
+    """Measure 1 GB on the machines of ForestColl's table."""
     for spec, (optimum, _) in OPTIMA.items():
         topology = tp.parse(spec)
         begin = time.perf_counter()
@@ -90,7 +90,7 @@ def machines():
 
 
 def small(only=()):
-    """Latency: 1 to 64 KB."""
+    """Measure small sizes, 1 to 64 KB."""
     for spec in OPTIMA:
         topology = tp.parse(spec)
         if topology.npus > SCHEDULED or (only and spec not in only):
@@ -104,7 +104,7 @@ def small(only=()):
 
 
 def copying(topology):
-    """The same network with switches that multicast."""
+    """Return the same network with switches that multicast."""
     ends = (topology.link_src, topology.link_dst, topology.link_bandwidth_Bps)
     rows = [
         (a, b, float(speed), latency / 1e12)
@@ -116,7 +116,7 @@ def copying(topology):
 
 
 def te_ccl():
-    """Published finish times, in microseconds."""
+    """Compare with published finish times, in microseconds."""
     dgx2, ndv2 = teccl.network("DGX2", 2), teccl.network("NDv2", 4)
     cases = [
         ("2 DGX-2", copying(dgx2), "all_gather", "1KB", 4.006),
@@ -138,7 +138,7 @@ def te_ccl():
 
 
 def taccl():
-    """TACCL's schedules: the same bytes, latencies and speeds."""
+    """Compare with TACCL's schedules, with the same bytes, latencies and speeds."""
     cases = [
         ("2 NDv2", ndv2_of_taccl, "all_gather", "16MB", 1, 945.0),
         ("2 DGX-2", dgx2_of_taccl, "all_gather", "64MB", 2, 563.8),
@@ -164,7 +164,7 @@ SIZES = ("1KB", "8KB", "64KB", "512KB", "4MB", "32MB", "256MB", "1GB")
 
 
 def auto(every=1):
-    """Never worse than the best single engine."""
+    """Check that auto is never worse than the best single engine."""
     worst, longest, rows = 0.0, 0.0, 0
     problems = list(itertools.product(NETWORKS, COLLECTIVES, SIZES))
     for spec, kind, size in problems[::every]:
@@ -185,7 +185,7 @@ def auto(every=1):
 
 
 def refinement():
-    """What local search gains over greedy, in a second or two."""
+    """Measure what local search gains over greedy, in a second or two."""
     cases = [
         ("mi250:1", "all_gather", "16MB", 4),
         ("mi250:1", "all_reduce", "16MB", 4),
@@ -221,9 +221,9 @@ def sections(every, machines_of_small) -> dict[str, Callable[[], None]]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("section", nargs="*", help=f"of {', '.join(sections(1, ()))}; all if none")
-    parser.add_argument("--every", type=int, default=1, help="of auto's rows each N-th only")
-    parser.add_argument("--machine", action="append", default=[], help="of small, this one only")
+    parser.add_argument("section", nargs="*", help=f"{', '.join(sections(1, ()))}; default: all")
+    parser.add_argument("--every", type=int, default=1, help="every N-th row of auto")
+    parser.add_argument("--machine", action="append", default=[], help="only this machine in small")
     asked = parser.parse_args()
     runs = sections(asked.every, asked.machine)
     head()

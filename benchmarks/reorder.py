@@ -1,7 +1,7 @@
 """Rank orders: planted racks in the model, and unmodified gloo and Open MPI on a lab network in racks.
 
-Model: shuffled costs between hosts in racks, with noise of 10 %. The table shows the gain over the mean of random orders, the
-cost compared with the planted order's, the gap to the lower bound, and the time of the search.
+Model: shuffled costs between hosts in racks, with noise of 10 %. The table shows the gain over the mean of random orders,
+the cost compared with the planted order's, the gap to the lower bound, and the time of the search.
 
 Lab: 16 hosts in 4 racks, numbered at random; each rack's uplink is as fast as one host's link. The network is probed, the order is
 found from the probe's file, and the ring all-reduces of unmodified gloo (torch.distributed) and Open MPI (coll/tuned)
@@ -82,7 +82,7 @@ def model():
 
 
 def network(seed):
-    """Hosts in racks, numbered at random, and the planted order."""
+    """Return hosts in racks, numbered at random, and the planted order."""
     n = RACKS * HOSTS
     planted = np.random.default_rng(seed).permutation(n)
     rows = [(int(host), n + place // HOSTS, 1e9, 0) for place, host in enumerate(planted)]
@@ -92,7 +92,7 @@ def network(seed):
 
 
 def measured(orders, rounds, reduce, slowest, barrier):
-    """Seconds of an all-reduce in every order, in turns; the first turn opens connections."""
+    """Return the seconds of an all-reduce in every order, in turns; the first turn only opens connections."""
     times: list[list[float]] = [[] for _ in orders]
     for number in range(rounds + 1):
         for k, some in enumerate(times):
@@ -106,7 +106,7 @@ def measured(orders, rounds, reduce, slowest, barrier):
 
 
 def gloo(orders, elements, rounds):
-    """What a rank of torch.distributed does in the lab."""
+    """Run one rank of torch.distributed in the lab."""
     import torch
     from torch import distributed
 
@@ -131,7 +131,7 @@ def gloo(orders, elements, rounds):
 
 
 def open_mpi(orders, elements, rounds):
-    """What a rank of MPI does in the lab; the launcher has placed the ranks in the order found, which comes first."""
+    """Run one rank of MPI in the lab; the launcher has placed the ranks in the order found, which comes first."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -154,11 +154,11 @@ def open_mpi(orders, elements, rounds):
 
 WORKERS = {"gloo": gloo, "open_mpi": open_mpi}
 RING = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_allreduce_algorithm": "4"}
-"""Open MPI's ring, whatever the size; without han, which would take over between hosts."""
+"""Open MPI's ring for any size; without han, which would take over between hosts."""
 
 
 def from_first(order):
-    """The same ring, beginning at host 0, where the rendezvous is."""
+    """Return the same ring, beginning at host 0, where the rendezvous is."""
     order = [int(host) for host in order]
     at = order.index(0)
     return order[at:] + order[:at]
@@ -214,7 +214,7 @@ def lab(size, fastest, rounds, seed):
 
 
 def named(found):
-    """The order with the lab's names of hosts, from host 0 on."""
+    """Return the order with the lab's names of hosts, from host 0 on."""
     order = tuple(from_first(found.order))
     hosts = tuple(f"npu{host}" for host in order)
     return replace(found, order=order, hosts=hosts, ranks=tuple((host,) for host in order))

@@ -1,13 +1,13 @@
-"""Runs the benchmarks and makes a page of what they print, with the machine named.
+"""Run the benchmarks and write a page of their output, with a description of the machine.
 
     python -m benchmarks.report [NAME …] [-o PAGE.md] [--limit SECONDS] [--jobs N]
     python -m benchmarks.report NAME … --into PAGE.md
     python -m benchmarks.report --charts PAGE.md
 
-Without names all of them run, in the order below. Each runs in a process of its own; one that fails, or takes longer than
-the limit, says so in its place, and the others go on. Several at once are for machines with cores to spare. The page begins
-with charts of what was printed (``benchmarks/charts.py``), which go into ``_static/benchmarks`` beside it; ``--charts`` draws
-those of a page again and runs nothing. ``--into`` puts single benchmarks into a page that there is, each with its own machine.
+Without names, all benchmarks run, in the order below. Each runs in its own process; if one fails, or takes longer than the
+limit, its section says so, and the others continue. ``--jobs`` is for machines with cores to spare. The page begins with
+charts of the output (``benchmarks/charts.py``), which go into ``_static/benchmarks`` beside it; ``--charts`` only redraws the
+charts of a page. ``--into`` puts sections into an existing page, each with its own machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MORE = {"paper_tacos": ["-o", "out/paper_tacos"], "quality": ["--every", "4"]}
 
 
 class Result(NamedTuple):
-    """What a benchmark printed, and how it ended: empty if well."""
+    """The output of a benchmark, and how it failed; empty if it succeeded."""
 
     name: str
     printed: str
@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 def main() -> int:
-    """Run them; returns the exit code: 1 if one failed."""
+    """Run the benchmarks; return the exit code, which is 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("-o", "--output", type=Path, help="the page to write")
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def measured(name: str, limit: float, *, shown: bool) -> Result:
-    """Run one, and show what it prints while it does."""
+    """Run one benchmark; print its output meanwhile if `shown`."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *MORE.get(name, [])]
     print(f"--- {name}", flush=True)
     with subprocess.Popen(
@@ -109,7 +109,7 @@ def measured(name: str, limit: float, *, shown: bool) -> Result:
 
 
 def page(results: list[Result], jobs: int = 1) -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     made = f"{datetime.now(UTC):%-d %B %Y}"
     together = "one after the other" if jobs == 1 else f"{jobs} at a time"
     where = (
@@ -122,7 +122,7 @@ def page(results: list[Result], jobs: int = 1) -> str:
 
 
 def section(result: Result, where: str = "") -> str:
-    """The section of one benchmark; `where`: a sentence on the machine, if it is not the page's."""
+    """Return the section of one benchmark; `where` describes the machine, if it is not the page's."""
     name, printed, ended = result
     title, _, rest = about(name).partition("\n\n")
     parts = [f"## {title.rstrip('.')}\n\n{rest}\n", f"`benchmarks/{name}.py`{where}\n"]
@@ -132,7 +132,7 @@ def section(result: Result, where: str = "") -> str:
 
 
 def with_section(text: str, result: Result) -> str:
-    """A page with the section of one benchmark in its place, which replaces an earlier one."""
+    """Return a page with the section of one benchmark in its place, which replaces an earlier one."""
     made = f"{datetime.now(UTC):%-d %B %Y}"
     where = f", measured on {machine()}, on {made}, at a load of {os.getloadavg()[2]:.1f}"
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
@@ -146,7 +146,7 @@ def with_section(text: str, result: Result) -> str:
 
 
 def with_charts(text: str, folder: Path) -> str:
-    """A page with charts of what it says before its first section; the pictures go into `folder`."""
+    """Return a page with charts of its tables before its first section; the pictures go into `folder`."""
     pictures = []
     target = folder / "_static" / "benchmarks"
     for name, chart in CHARTS.items():
@@ -166,14 +166,14 @@ def with_charts(text: str, folder: Path) -> str:
 
 
 def about(name: str) -> str:
-    """What a benchmark says of itself, without its usage."""
+    """Return the docstring of a benchmark without its usage."""
     text = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))) or name
     kept = [part for part in text.split("\n\n") if not part.startswith("    ")]
     return "\n\n".join(kept)
 
 
 def machine() -> str:
-    """Processor, cores, memory and software."""
+    """Describe processor, cores, memory and software."""
     model = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.exists():

@@ -26,7 +26,7 @@ SIZES = [1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 
 
 def ranks(sizes, rounds):
-    """One rank: times both, in turn."""
+    """Run one rank, which times both in turn."""
     with runtime.connect() as comm:
         network = tacos.topology.ring(comm.size)
         wanted = tacos.collective.all_reduce(network, "64MB", chunks=1)
@@ -59,7 +59,7 @@ def ranks(sizes, rounds):
 
 
 def show(size, rows):
-    """A line of the table: of every call the slowest rank counts."""
+    """Print a line of the table; the slowest rank of each call counts."""
     found = {name: np.max([row[name] for row in rows], axis=0) * 1e3 for name in rows[0]}
     cells = []
     for values in found.values():
@@ -72,7 +72,7 @@ def show(size, rows):
 
 
 def main():
-    """Start the ranks, or be one."""
+    """Start the ranks, or run as one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)

@@ -30,13 +30,13 @@ OPERATIONS = ("synthesize", "verify", "retime", "simulate", "save", "load", "ver
 
 
 def memory(field):
-    """VmRSS, or VmHWM: the most since it was last reset."""
+    """Return VmRSS, or VmHWM, the peak since it was last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def measured(work):
-    """The result, the seconds, and the bytes that the process grew by at most meanwhile, pages of mapped files included."""
+    """Return the result, the seconds, and the peak growth of the process in bytes, with pages of mapped files."""
     Path("/proc/self/clear_refs").write_text("5")
     before, begin = memory("VmRSS"), time.perf_counter()
     result = work()
@@ -48,7 +48,7 @@ def schedule_bytes(schedule):
 
 
 def retimed(schedule):
-    """The same order of transfers, timed again."""
+    """Time the same order of transfers again."""
     route = np.repeat(schedule.lane_route, np.diff(schedule.lane_begin))
     op = np.repeat(schedule.lane_op, np.diff(schedule.lane_begin))
     order = np.argsort(schedule.start, kind="stable")
@@ -59,7 +59,7 @@ def retimed(schedule):
 
 
 def copied(schedule, path):
-    """Seconds to write and read as many bytes as the schedule has, in pieces of a megabyte, with nothing done to them."""
+    """Return the seconds to write (in pieces of a megabyte) and to read the schedule's bytes, unprocessed."""
     views = [column.view(np.uint8).data for column in (schedule.chunk, schedule.start)]
     piece = 1 << 20
     begin = time.perf_counter()
@@ -85,7 +85,7 @@ def rows_of(spec, kind, threads, only, most, folder):
     found = {}
     schedule: Any = None
     for count in threads:
-        # Another schedule beside the first would take its memory twice.
+        # Two schedules at once would take twice the memory.
         schedule = None
         schedule, seconds, grown = measured(lambda n=count: greedy(topology, collective, threads=n))
         found[count] = seconds
@@ -113,7 +113,7 @@ def rows_of(spec, kind, threads, only, most, folder):
     if schedule.transfers <= most:
         if "retime" in only:
             again, seconds, grown = retimed(schedule)
-            # Sums may take longer when what is ready first goes first.
+            # Sums may take longer if links serve first what is ready first.
             assert kind != "all-gather" or again.time_ps <= schedule.time_ps, "it got later"
             del again
             yield row("retime", seconds, grown, n=1)
@@ -152,7 +152,7 @@ def main():
     parser.add_argument("--kind", default="all-gather")
     parser.add_argument("--only", default=",".join(OPERATIONS), help=", ".join(OPERATIONS))
     parser.add_argument("--most", type=float, default=3e7, help="transfers to retime and simulate")
-    parser.add_argument("--folder", help="where files are written; the system's for such files")
+    parser.add_argument("--folder", help="directory for temporary files; default: the system's")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     only, threads = asked.only.split(","), list(dict.fromkeys(map(int, asked.threads.split(","))))

@@ -19,7 +19,7 @@ from tacos.simulate import program_order, program_routes
 
 
 def best(call):
-    """Processor seconds of the fastest of three calls, and what the last one returned."""
+    """Return the processor seconds of the fastest of three calls, and the last result."""
     least, result = float("inf"), None
     for _ in range(3):
         begin = time.process_time()
@@ -41,7 +41,7 @@ def mesh(side):
 
 
 def messages(topology, pairs, each, seed=0):
-    """`each` messages of random sizes over every one of `pairs` random connections: no two end at once."""
+    """Send `each` messages of random sizes over each of `pairs` random connections; no two end at the same time."""
     draw = random.Random(seed)
     ends: set[tuple[int, int]] = set()
     while len(ends) < pairs:
@@ -60,7 +60,7 @@ def messages(topology, pairs, each, seed=0):
 
 
 def walks(topology, chunks, hops, seed=0):
-    """Chunks of random sizes that each go from NPU to NPU at random: connections come and go."""
+    """Move chunks of random sizes from NPU to NPU at random, so that connections come and go."""
     draw = random.Random(seed)
     sizes = [draw.randrange(10_000, 1_000_000) for _ in range(chunks)]
     ways = []

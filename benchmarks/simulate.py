@@ -1,9 +1,9 @@
 """Speed and memory of the simulator: nanoseconds and bytes per transfer, against 120 ns.
 
-``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time, of one
-core, of the best of three runs. Memory is what a run adds to the process at its peak, the trace included; and without a
-trace, also with jitter, which makes every transfer come at a moment of its own. Runs with jitter after the first one share the
-undisturbed run that their loss is measured against.
+``--large`` adds 4,096 NPUs; ``--json`` prints the rows for scripts. Times are processor time of one core, the best of
+three runs. Memory is what a run adds to the process at its peak: with a trace, without one, and without one but with
+jitter, which gives every transfer its own time. Runs with jitter after the first one share the undisturbed run that their
+loss is measured against.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ LARGE = {"ring 4096": lambda: ring(4096)}
 
 
 def memory(field):
-    """VmRSS, or VmHWM: the most since it was last reset."""
+    """Return VmRSS, or VmHWM, the peak since it was last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def measure(path, timing, record):
-    """Nanoseconds (the best of some runs) and bytes per transfer, in this process."""
+    """Return nanoseconds (the best of some runs) and bytes per transfer, in this process."""
     schedule = tacos.load(path)
     jitter = "1ns" if record == "jitter" else 0
     Path("/proc/self/clear_refs").write_text("5")
@@ -94,7 +94,7 @@ def main():
                 ("first-come", "order", "schedule"), ("recorded", "none", "jitter")
             ):
                 if (timing, record) == ("schedule", "jitter"):
-                    continue  # what comes late cannot start when its schedule says
+                    continue  # a late transfer cannot start at its scheduled time
                 command = [sys.executable, __file__, "--one", str(path), timing, record]
                 run = subprocess.run(command, check=True, capture_output=True, text=True)
                 row = {"what": name, "timing": timing, "trace": record, **json.loads(run.stdout)}

@@ -35,14 +35,14 @@ PROBLEMS = [
 
 
 def memory_MB(field):
-    """VmRSS, what this process has, or VmHWM, the most it had (Linux)."""
+    """Return VmRSS, the memory of this process, or VmHWM, its peak (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(field)]
     return int(line.split()[1]) / 1024
 
 
 def bound_steps(kind, topology, links):
-    """Chunks that every NPU must receive, or hops that every NPU's chunks must make, per link."""
+    """Return the chunks that every NPU must receive, or the hops that its chunks must make, per link."""
     if kind != "all_to_all":
         return ceil((topology.npus - 1) / links) * (2 if kind == "all_reduce" else 1)
     hops = sum(n * n // 4 * (topology.npus // n) for _, n in topology.dims)
@@ -52,9 +52,9 @@ def bound_steps(kind, topology, links):
 def measure(kind, family, sizes):
     topology = getattr(tacos.topology, family)(*sizes, **SPEED)
     collective = tacos.collective.named(kind, topology, topology.npus * BYTES, chunks=1)
-    ctypes.CDLL(None).malloc_trim(0)  # what building freed would be used again unseen
+    ctypes.CDLL(None).malloc_trim(0)  # else reuse of freed memory would not be counted
     before = memory_MB("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak that building had
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak that building reached
     seconds = []
     for _ in range(3 if topology.npus < 100_000 else 1):
         begin = time.perf_counter()

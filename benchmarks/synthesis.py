@@ -82,7 +82,7 @@ def machines():
         "mi250:2", "ndv2:2", "ndv2:4", "dgx-2:2 relay", "dragonfly:9x4", "dgx-1:1", "mi300x:1", "nvl72:1",
     ]  # fmt: skip
     print("\ngreedy with chunk search; share of the bound (exact: *), and for 1 MB the time over "
-          "latency + bandwidth of the bound, which is no bound")  # fmt: skip
+          "latency + bandwidth of the bound, which is not a bound")  # fmt: skip
     print(f"{'machine':15}{'all-gather, 1 GB':>22}{'all-reduce, 1 GB':>22}{'all-gather, 1 MB':>20}"
           f"{'all-reduce, 1 MB':>20}")  # fmt: skip
     for spec in specs:

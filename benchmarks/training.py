@@ -3,8 +3,9 @@
     python -m benchmarks.training --data DIRECTORY        # or TACOS_TEST_DATA; add --rows for every row
     python -m benchmarks.training --headline              # what synthesized collectives gain; takes minutes
 
-The directory holds ``training/steps.csv`` and ``training/vtrain-single-node.csv``: published steps, one row each. :data:`SOURCES` has
-what a source leaves out: the network, the software, and what overlaps. Nothing is set for single rows.
+The directory holds ``training/steps.csv`` and ``training/vtrain-single-node.csv``: published steps, one row each. A
+function for each source supplies what the source leaves out: the network, the software, and what overlaps. Nothing is
+set for single rows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Case:
     def predict(
         self, devices: dict[str, Device] | None = None, stacks: dict[str, Software] | None = None
     ) -> training.Step:
-        """The predicted step, with other constants if they are given."""
+        """Return the predicted step, with other constants if they are given."""
         software = (stacks or dict(SOFTWARE))[self.software]
         return training.step(
             self.model,
@@ -73,12 +74,12 @@ GOALS = {
     "MPT": 0.10,
     "torchtitan": 0.10,
 }
-"""Mean absolute errors that are aimed at."""
+"""The goal for the mean absolute error of each source."""
 
 
 @lru_cache
 def known_devices() -> dict[str, Device]:
-    """The devices of the package, and one that a cluster runs below its usual power."""
+    """Return the devices of the package, and one that a cluster runs below its usual power."""
     found = dict(DEVICES)
     h100 = found["h100"]
     # Grand Teton: 96 GB of HBM2e and 500 W instead of 700 W, so that clocks are lower under load.
@@ -135,12 +136,12 @@ def racks(npus: int) -> tacos.Topology:
 
 
 def number(row: Row, name: str, default: int = 1) -> int:
-    """A whole number of a row, or a default where it is empty."""
+    """Return a whole number of a row, or a default if it is empty."""
     return int(float(row[name])) if row.get(name) else default
 
 
 def gpt(row: Row) -> Model:
-    """A GPT of a row's shape."""
+    """Return a GPT of a row's shape."""
     hidden = number(row, "hidden")
     return training.transformer(
         name=row["model"],
@@ -154,7 +155,7 @@ def gpt(row: Row) -> Model:
 
 
 def named(name: str) -> Callable[[Row], Model]:
-    """A model of the package with a row's sequence length."""
+    """Return a function that builds a model of the package with a row's sequence length."""
 
     def build(row: Row) -> Model:
         model = training.model(name)
@@ -165,7 +166,7 @@ def named(name: str) -> Callable[[Row], Model]:
 
 
 def split(row: Row, **others: Any) -> Parallelism:
-    """The degrees of a row."""
+    """Return the degrees of parallelism of a row."""
     gpus, tp = number(row, "gpus"), number(row, "tp")
     pp, cp = number(row, "pp"), number(row, "cp")
     return Parallelism(
@@ -186,7 +187,7 @@ def split(row: Row, **others: Any) -> Parallelism:
 
 
 def cases(data: Path) -> Iterator[Case]:
-    """All measured steps that can be predicted."""
+    """Yield all measured steps that can be predicted."""
     with (data / "training" / "steps.csv").open() as file:
         rows = list(csv.DictReader(file))
     yield from megatron(rows)
@@ -213,7 +214,7 @@ def cases(data: Path) -> Iterator[Case]:
 
 
 def label(row: Row) -> str:
-    """What tells a row from others."""
+    """Return the fields that distinguish a row from others."""
     degrees = ", ".join(
         f"{name} {row[name]}" for name in ("tp", "pp", "vp", "cp", "dp", "mbs", "gbs") if row[name]
     )
@@ -358,7 +359,7 @@ def torchtitan(rows: list[Row]) -> Iterator[Case]:
 
 
 def errors(found: list[tuple[Case, float]]) -> list[tuple[float, Case, float]]:
-    """Signed relative errors of predictions, the largest first."""
+    """Return the signed relative errors of predictions, the largest first."""
     listed = [(time_s / case.measured_s - 1, case, time_s) for case, time_s in found]
     return sorted(listed, key=lambda one: -abs(one[0]))
 
@@ -405,10 +406,10 @@ HEADLINE: tuple[tuple[str, str, str, str, int, dict[str, Any]], ...] = (
 
 
 def headline() -> None:
-    """Print what synthesized collectives, and free communication, do for ten published steps.
+    """Print how much synthesized collectives, and free communication, shorten ten published steps.
 
-    Oversubscribed: NICs have a quarter of their bandwidth. Degraded: the NIC of one GPU has half of it. Algorithms are kept between
-    lines; a run takes 10 to 20 minutes on two cores.
+    Oversubscribed: NICs have a quarter of their bandwidth. Degraded: the NIC of one GPU has half of it. Algorithms are cached
+    between lines; a run takes 10 to 20 minutes on two cores.
     """
     begin = time.perf_counter()
     print(

@@ -1,10 +1,10 @@
-"""Fits the constants of devices and software to measured training steps, and checks them on rows that were left out.
+"""Fit the constants of devices and software to measured training steps, and check them on rows that were left out.
 
     python -m benchmarks.training_fit --data DIRECTORY --sources "vTrain,SC'21" \
         device:a100-80gb.share.fp16 software:megatron-2021.dispatch_s
 
-A coordinate search in proportions: each constant in turn is raised and lowered, by ever smaller factors. With ``--halves N`` the
-search runs on N random halves of the rows and reports the error on the other half.
+A coordinate search multiplies and divides each constant in turn by ever smaller factors. With ``--halves N`` the search
+runs on N random halves of the rows and reports the error on the other half.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tables = tuple[dict[str, Any], dict[str, Any]]
 
 
 def read(tables: Tables, path: str) -> float:
-    """The value of a constant such as ``device:h100.share.fp8``."""
+    """Return the value of a constant such as ``device:h100.share.fp8``."""
     kind, _, rest = path.partition(":")
     name, field, *key = rest.rsplit(".", 2) if ".share." in rest else rest.rsplit(".", 1)
     value = getattr(tables[kind == "software"][name], field)
@@ -35,7 +35,7 @@ def read(tables: Tables, path: str) -> float:
 
 
 def written(tables: Tables, path: str, value: float) -> Tables:
-    """The tables with another value of a constant; ``share.fp16`` sets bf16 as well."""
+    """Return the tables with another value of a constant; ``share.fp16`` sets bf16 as well."""
     kind, _, rest = path.partition(":")
     name, field, *key = rest.rsplit(".", 2) if ".share." in rest else rest.rsplit(".", 1)
     place = int(kind == "software")
@@ -50,7 +50,7 @@ def written(tables: Tables, path: str, value: float) -> Tables:
 
 
 def error(chosen: Sequence[Case], tables: Tables) -> dict[str, float]:
-    """Mean absolute error by source."""
+    """Return the mean absolute error by source."""
     found: dict[str, list[float]] = {}
     for case in chosen:
         time_s = case.predict(*tables).time_s
@@ -59,7 +59,7 @@ def error(chosen: Sequence[Case], tables: Tables) -> dict[str, float]:
 
 
 def loss(chosen: Sequence[Case], tables: Tables) -> float:
-    """Mean of all sources' errors over what is aimed at, large ones weighted most."""
+    """Return the mean cube of all sources' errors over their goals, which weights large errors most."""
     return mean((value / GOALS[source]) ** 3 for source, value in error(chosen, tables).items())
 
 
@@ -85,10 +85,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--data", default=os.environ.get("TACOS_TEST_DATA"))
-    parser.add_argument("--sources", required=True, help="parts of the names of sources, by commas")
+    parser.add_argument("--sources", required=True, help="parts of source names, with commas")
     parser.add_argument("--where", default="", help="a part of the names of rows")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--most", type=int, default=150, help="rows of a source that are used")
+    parser.add_argument("--most", type=int, default=150, help="most rows of a source to use")
     parser.add_argument("--halves", type=int, default=0)
     arguments = parser.parse_args()
     wanted = arguments.sources.split(",")

@@ -1,6 +1,6 @@
 """The viewer: the size of its page, and the time to write it, to open it and to draw a moment.
 
-Opening and drawing need playwright and Chromium (make browser); software rendering here.
+Opening and drawing need playwright and Chromium (make browser), which renders in software here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tacos
 from tacos.view import write_page
 
 SIDES = {10**4: 10, 10**5: 18, 10**6: 32, 10**7: 56}
-"""All-gathers on square tori of these sides have about so many transfers."""
+"""Approximate number of transfers of an all-gather on a square torus, and the torus's side."""
 
 
 def schedule(side: int) -> tacos.Schedule:
@@ -26,7 +26,7 @@ def schedule(side: int) -> tacos.Schedule:
 
 
 def in_browser(path: Path) -> dict[str, float] | None:
-    """Seconds until the page can be used, until a moment is drawn, and until a chunk is shown."""
+    """Return the seconds to open the page, to draw a moment, and to show a chunk and a link."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     try:
         from playwright.sync_api import sync_playwright

@@ -22,18 +22,18 @@ from tacos.workload import COLL, COMP, from_nodes
 
 TARGET_S = 0.3
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = 0, 2, 7
-EXPECTED = {  # nanoseconds: shares links, roofline
+EXPECTED = {  # (links are shared, roofline): finish in ns
     (True, False): 13_941_454_124,
     (False, False): 4_049_581_484,
     (True, True): 14_662_017_350,
     (False, True): 4_770_144_710,
 }
 STRIDE = 86
-"""Ids of one layer."""
+"""Number of ids per layer."""
 
 
 def gpt(layers, dp, tp, batch, sequence, hidden, ffn, vocabulary):
-    """The workload of one training step, ranks in the order of data parallelism first."""
+    """Return the workload of one training step; ranks are numbered along data parallelism first."""
     tokens = batch * sequence // dp  # of one replica
     part = tokens // tp  # of one rank between the collectives
     heads, wide = hidden // tp, ffn // tp

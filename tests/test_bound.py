@@ -59,11 +59,11 @@ def test_known_optima(network, optimum):
 
 
 def test_one_way_nics():
-    """TE-CCL's DGX-2: odd GPUs send, even ones receive, 12.5 GB/s each beside 125 GB/s.
+    """TE-CCL's DGX-2: besides 125 GB/s, odd GPUs send at 12.5 GB/s and even ones receive at 12.5 GB/s.
 
-    An odd GPU takes in 31/32 at 125 GB/s: 129.03 GB/s. The 32 GPUs of an all-reduce send 62 times
-    the buffer over 32·125 + 16·12.5 = 4200 GB/s, less time than two all-gathers: senders and
-    receivers need not be the same.
+    An odd GPU receives 31/32 of the buffer at 125 GB/s: 129.03 GB/s. In an all-reduce, the 32 GPUs
+    together send 62 buffers over 32·125 + 16·12.5 = 4200 GB/s. This takes less time than two
+    all-gathers, because the GPUs that send need not be those that receive.
     """
     network = tp.dgx2(2, relay=True)
     gathered = tacos.bound(network, co.all_gather(network, 32 * GB))
@@ -95,7 +95,7 @@ def test_unequal_ports():
 
 
 def test_switches_that_add_and_copy():
-    """Each of 8 NPUs sends and receives the buffer once, where it takes 2·7/8 without NVLS."""
+    """Each of 8 NPUs sends and receives the buffer once with NVLS, 2·7/8 times without."""
     for nvls, share in [(False, 2 * 7 / 8), (True, 1)]:
         network = tp.dgx_h100(1, nvls=nvls)
         best = tacos.bound(network, co.all_reduce(network, "1GB"))
@@ -120,7 +120,7 @@ def test_a_switch_that_only_copies():
     "network", [tp.torus(50, 50), tp.switch(4096), tp.torus(16, 16, 16), tp.hypercube(12)]
 )
 def test_large_symmetric_networks(network):
-    """Beyond 2,048 nodes: N - 1 of N pieces enter an NPU, and that is all there is to it."""
+    """Beyond 2,048 nodes, the bound is that N - 1 of N pieces enter an NPU."""
     size = 1000 * network.npus
     width = int(network.link_bandwidth_Bps[network.link_dst == 0].sum())
     for kind, share in [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)]:
@@ -131,7 +131,7 @@ def test_large_symmetric_networks(network):
 
 
 def test_large_and_small_say_the_same():
-    """A slow dimension of 3 rings around fast ones: the ring is the narrow part, small or large."""
+    """A slow dimension that connects 3 fast rings: one fast ring is the narrowest cut, small or large."""
     for n in (8, 800):
         network = tp.product(
             tp.ring(n, bandwidth=f"{10 * n}GB/s", latency="1us"),
@@ -153,7 +153,7 @@ def test_large_and_small_say_the_same():
         ("reduce", 8),
         ("gather", 6),
         ("scatter", 6),
-        ("all_to_all", 12),  # 2 MB from each of 4 to 1, 2 and 3 hops
+        ("all_to_all", 12),  # each NPU sends 2 MB over 1, 2 and 3 hops
     ],
 )
 def test_a_one_way_ring(kind, milliseconds):
@@ -171,7 +171,7 @@ def test_a_box_in_words():
 
 
 def test_relays():
-    """Two opposite NPUs of a ring: both ways round, 2 GB/s."""
+    """Two opposite NPUs of a ring use both ways round, 2 GB/s in total."""
     network = tp.ring(4, bandwidth="1GB/s", latency="1us")
     best = tacos.bound(network, co.all_reduce(network, "1GB", group=[0, 2]))
     assert best.bandwidth_s == pytest.approx(0.5)
@@ -193,38 +193,38 @@ def line(**model):
 
 
 def test_latency():
-    """2 KB in two chunks: the first is there after 1 + 1 + 3 + 1 us, both after another 1 us."""
+    """2 KB in two chunks: the bound is the first chunk's arrival, 1 + 1 + 3 + 1 us."""
     best = tacos.bound(line(), co.broadcast(3, "2KB", chunks=2))
     assert best.latency_s == pytest.approx(6e-6)
     assert best.time_s == pytest.approx(6e-6)
     assert "from npu 0 to npu 2" in best.why
     fluid = tacos.bound(line(), co.broadcast(3, "2KB"))
     assert fluid.latency_s == pytest.approx(4e-6)
-    assert fluid.time_s == pytest.approx(6e-6)  # both links: 4 us, then 2 KB
+    assert fluid.time_s == pytest.approx(6e-6)  # latency of both links, then 2 KB
 
 
 def test_sums_need_a_place_to_meet():
     """Eight NPUs on a switch: 100 ns to it and from it, 1 GB/s; an all-reduce of m bytes.
 
-    Until 400 ns nothing has been added up anywhere and sent on, so that every input comes alone: 7m bytes enter an
-    NPU from 200 ns on. From 400 ns on each byte may be a sum of seven. 20 B: 200 ns + 140 ns.
-    100 B: 200 B of 700 come by 400 ns, the others seven at once: 400 ns + 500/7 ns.
+    The first sum arrives after 400 ns. Until then every input arrives alone: 7m bytes enter an NPU from 200 ns on.
+    From 400 ns on each byte may be the sum of seven. 20 B: 200 ns + 140 ns.
+    100 B: 200 of the 700 B arrive by 400 ns, the others in sums of seven: 400 ns + 500/7 ns.
     """
     network = tp.switch(8, bandwidth="1GB/s", latency="100ns")
     assert tacos.bound(network, co.all_reduce(network, "20B")).time_ps == 340_000
     assert tacos.bound(network, co.all_reduce(network, "100B")).time_ps == 400_000 + 500_000 // 7
     # Nothing is added up in an all-gather: 7/8 of the bytes after 200 ns.
     assert tacos.bound(network, co.all_gather(network, "80B")).time_ps == 270_000
-    # A switch that adds up and copies lets all seven arrive, and leave, as one.
+    # Through a switch that adds up and copies, the inputs arrive as one sum.
     adding = tp.switch(8, bandwidth="1GB/s", latency="100ns", reduce=True, multicast=True)
     assert tacos.bound(adding, co.all_reduce(adding, "100B")).time_ps == 300_000
 
 
 def test_boxes_sum_and_spread_around_their_ports():
-    """Two boxes of 2 NPUs, 100 ns and fast inside; between them one port each of 1 GB/s, 1 us in all.
+    """Two boxes of 2 NPUs, with fast links of 100 ns inside; one port each, 1 GB/s and 1 us, between them.
 
-    An all-reduce of 1 KB: each NPU of a box needs 2 inputs of the other, 4 KB counted for each pair. What arrives
-    at t is worth 2 if t >= 1.1 us, when both inputs may have met, and twice that if 100 ns are left to copy it.
+    An all-reduce of 1 KB: both NPUs of a box need both inputs of the other box, 4 KB in total. A byte that arrives
+    at t counts twice if t >= 1.1 us, when both inputs may have met, and twice again if 100 ns are left to copy it.
     By T = 1.2 us + x: 1·(0.2 + x) + 1·(0.1 + x) + 1·(0.1 + x) + 1·x = 4 us, so x = 0.9 us.
     An all-gather of 4 KB: 2 KB for each of 2 NPUs, and no sums: (0.1 + x) + x = 4 us from 1.1 us on, x = 1.95 us.
     A reduce-scatter is an all-gather backwards.
@@ -233,13 +233,13 @@ def test_boxes_sum_and_spread_around_their_ports():
     network = tp.from_links(4, [*fast, (0, 2, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")])
     reduced = tacos.bound(network, co.all_reduce(network, "1KB"))
     assert reduced.time_s == pytest.approx(2.1e-6)
-    assert "plus the latency before and after them" in reduced.why
+    assert "with latency before and after them" in reduced.why
     assert tacos.bound(network, co.all_gather(network, "4KB")).time_s == pytest.approx(3.05e-6)
     assert tacos.bound(network, co.reduce_scatter(network, "4KB")).time_s == pytest.approx(3.05e-6)
 
 
 def test_whole_chunks():
-    """Three chunks of 1 KB on two links need two turns of 1 us; blocking links 1.5 us each."""
+    """Three chunks of 1 KB on two links need two turns of 1 us, or of 1.5 us on blocking links."""
     rows = [(0, 1, "1GB/s", "500ns")] * 2 + [(1, 0, "1GB/s", "500ns")]
     pipelined, blocking = (
         tp.from_links(2, rows, link_model=model) for model in ("pipelined", "blocking")
@@ -320,7 +320,7 @@ def test_linear_program_agrees_with_dimensions(spec):
 
 
 def test_pairs_beyond_the_linear_program(monkeypatch):
-    """NICs of 400 GB/s per box: 8·8 pairs' bytes leave it, which cuts and distances find too."""
+    """The bytes of 8·8 pairs leave a box over NICs of 400 GB/s; cuts and distances find this too."""
     monkeypatch.setattr(sys.modules["tacos.bound"], "_LP_COLUMNS", 0)
     network = tp.dgx_h100(2)
     best = tacos.bound(network, co.all_to_all(network, 16 * GB))
@@ -330,7 +330,7 @@ def test_pairs_beyond_the_linear_program(monkeypatch):
 
 
 def test_uneven_pairs():
-    """NPU 0 sends 3 GB to 1 and nothing else happens: two ways round a ring of three."""
+    """Only NPU 0 sends, 3 GB to NPU 1, both ways round a ring of three."""
     network = tp.renumber(tp.ring(3, bandwidth="1GB/s", latency=0), range(3))
     best = tacos.bound(network, co.all_to_all_v(3, [[0, 3 * GB, 0], [0, 0, 0], [0, 0, 0]]))
     assert best.bandwidth_s == pytest.approx(1.5)
@@ -353,7 +353,7 @@ def needed(collective, inside):
 
 
 def narrowest_cut(topology, collective):
-    """All cuts, one by one."""
+    """Try all cuts, one by one."""
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     rates = topology.link_bandwidth_Bps.tolist()
     worst = 0.0
@@ -368,7 +368,7 @@ def narrowest_cut(topology, collective):
 
 
 def best_sets(topology, collective):
-    """All families of disjoint sets that hold a member, everything that can add or copy in one."""
+    """Try all families of disjoint sets that hold a member; every node that can add or copy is in one."""
     (part,) = collective.parts
     members = set(part.group.tolist())
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
@@ -401,7 +401,7 @@ def best_sets(topology, collective):
 @settings(max_examples=150)
 @given(strategies.random_topologies(max_npus=5, max_switches=2), st.data())
 def test_all_cuts_one_by_one(network, data):
-    """The search finds the narrowest cut of every collective whose sums have one end."""
+    """The search finds the narrowest cut of every collective whose sums have one destination."""
     kinds = [
         "all_gather",
         "reduce_scatter",
@@ -429,14 +429,14 @@ def test_all_cuts_one_by_one(network, data):
 
 
 def test_speeds_nine_orders_apart_do_not_mislead_the_linear_program():
-    """All but three of the blocks pass 0 -> 1 at 1 B/s: 2 + 2 + 1 from 0, 4 from 3 and 2 from 2."""
+    """0 -> 1 carries 11 B at 1 B/s: 2 + 2 + 1 from 0, 4 from 3 and 2 from 2."""
     links = [(0, 1, 1, 1), (1, 2, 1, 1), (2, 3, 1, 1), (3, 0, 10**9, 1)]
     network = tp.from_links(4, links)
     found = tacos.bound(network, co.all_to_all(network, 7, chunks=1))
     assert found.bandwidth_s == pytest.approx(11)
     assert found.exact
 
-    # A fast ring, and two links so slow that they carry nothing: 3 -> 0 passes on 2 B each to 0 from 1, 2 and 3, to 1 from 3,
+    # A fast ring, and two links too slow to be of use: 3 -> 0 carries 2 B each to 0 from 1, 2 and 3, to 1 from 3,
     # and to 2 from 1 and 3.
     ring = [(0, 2, 10**9, 0), (2, 1, 10**9, 0), (1, 3, 10**9, 0), (3, 0, 10**9, 0)]
     network = tp.from_links(4, [*ring, (0, 2, 1, 0), (0, 1, 1, 0)])
@@ -452,7 +452,7 @@ def test_custom_conditions_use_true_cuts(network, data):
     found, cuts = tacos.bound(network, coll), narrowest_cut(network, coll)
     if pairs:  # the linear program may know more than any cut
         assert found.bandwidth_s >= cuts * (1 - 1e-6)
-    elif coll.kind == "custom":  # cuts are searched for one chunk at a time, and weighed for all
+    elif coll.kind == "custom":  # each cut is found for one chunk, then evaluated for all
         alone = max(narrowest_cut(network, single(coll, chunk)) for chunk in range(coll.chunks))
         assert alone * (1 - 1e-9) <= found.bandwidth_s <= cuts * (1 + 1e-9)
     elif coll.kind != "all_reduce":
@@ -540,9 +540,9 @@ def test_the_fullest_box_binds_where_sizes_differ():
 
 
 def test_all_reduces_of_several_groups_add_up():
-    """Three rows of a 4 x 3 torus: each passes the four columns' borders 2 x 3 times, over 24 links.
+    """All-reduces in three rows of a 4 x 3 torus: each crosses the four columns' borders 2·3 times, over 24 links.
 
-    A row by itself would pass them 6 times over the same links, and a cut in two sees each buffer once.
+    A row by itself would cross them 6 times over the same links, and a cut in two counts each buffer once.
     """
     torus = tp.torus(4, 3, bandwidth="1GB/s", latency=0)
     rows = [co.all_reduce(torus, GB, group=range(4 * i, 4 * i + 4)) for i in range(3)]

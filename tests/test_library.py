@@ -1,4 +1,4 @@
-"""Plan directories, the ranks' places, and programs with other numbers."""
+"""Plan directories, the placement of ranks, and renumbered programs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rewrite(folder, change):
         (("all_reduce", range(4), 10_001), "all_reduce-1MB"),
         (("all_reduce", range(4), 10**8), "all_reduce-1MB"),  # the large one is in place only
         (("all_reduce", range(4), 10**8, True), "all_reduce-64MB"),
-        (("all_reduce", range(4), 7_000_000, True), "all_reduce-1MB"),  # 8 is halfway
+        (("all_reduce", range(4), 7_000_000, True), "all_reduce-1MB"),  # 8 MB is the geometric mean
         (("all_reduce", range(4), 9_000_000, True), "all_reduce-64MB"),
         (("all_reduce", (3, 1, 2, 0), 0), "all_reduce-1kB"),
         (("broadcast", range(4), 5, False, 2), "broadcast-1MB"),
@@ -93,7 +93,7 @@ def test_out_of_range_and_in_place_are_reasons(tmp_path):
     assert (
         "there are plans for 10 B to 20 B" in found.choose("all_reduce", range(4), 9, True).reason
     )
-    assert "there are plans in place only" in found.choose("all_reduce", range(4), 15).reason
+    assert "there are only plans in place" in found.choose("all_reduce", range(4), 15).reason
     assert found.choose("all_reduce", range(4), 20, True).plan is not None
 
 
@@ -193,7 +193,7 @@ def test_plans_for_other_networks_are_refused(folder):
 
 
 def test_plans_of_two_networks_need_the_name_of_one(folder):
-    """Their NPUs' numbers mean different things."""
+    """A number means a different NPU in each network."""
     ring, slow = tacos.topology.ring(4), tacos.topology.ring(4, bandwidth="1GB/s")
     add(folder, made(slow))
     message = r"plans\.json: the plans are for 2 networks of 4 NPUs \([0-9a-f]{16}, [0-9a-f]{16}\); set TACOS_T"
@@ -243,7 +243,7 @@ def test_the_command_adds_a_plan(tmp_path, capsys):
     assert "--max-bytes is 4B, below --min-bytes" in capsys.readouterr().err
 
 
-# The ranks' places.
+# Placement of ranks.
 
 WHERE = {0: "a:0", 1: "a:1", 2: "b:0", 3: "b:1"}
 
@@ -283,7 +283,7 @@ def test_two_ranks_at_one_place_are_refused():
         place({0: "a:0", 1: "a:0"}, 2, 2, ["b:0", "a:0"])
 
 
-# Programs with other numbers.
+# Renumbered programs.
 
 
 @settings(max_examples=60)

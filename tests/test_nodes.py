@@ -1,4 +1,4 @@
-"""Nodes and links by name, everywhere a number goes."""
+"""Nodes and links can be named wherever a number is accepted."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_names_in_faults_stragglers_and_views(named):
     )
     assert (schedule.rows(npu="a/gpu-1")["src"] == schedule.rows(npu=1)["src"]).all()
     assert (schedule.rows(link=("tor", 2))["chunk"] == schedule.rows(link=7)["chunk"]).all()
-    with pytest.raises(ValueError, match=r"which are 2 links; choose one: 0, 2"):
+    with pytest.raises(ValueError, match=r"which stands for 2 links; choose one: 0, 2"):
         schedule.rows(link="a/gpu-0-tor")
 
 
@@ -193,7 +193,7 @@ def test_unknown_nodes_and_links_get_one_sentence(files, capsys, more, sentence)
 
 
 def test_dashes_in_names_are_told_apart_or_refused():
-    """ "x-y-z" is x to y-z or x-y to z; one of them may have a link."""
+    """ "x-y-z" is x to y-z or x-y to z; it is accepted if only one of these links exists."""
     both_ways = [(0, 1), (2, 3), (0, 2), (1, 3)]
     rows = [(a, b, "1GB/s", "1us") for pair in both_ways for a, b in (pair, pair[::-1])]
     names = ["x", "y-z", "x-y", "z"]
@@ -203,7 +203,7 @@ def test_dashes_in_names_are_told_apart_or_refused():
     assert Nodes(network).links("x->y-z").tolist() == [0]
     assert Nodes(network).links("x-y->z").tolist() == [2]
     single = tp.drop_links(network, ("x", "y-z"), both=True)
-    assert link_of(single, "x-y-z") == 0  # the only one that is there
+    assert link_of(single, "x-y-z") == 0  # the only one that exists
 
 
 def test_a_name_that_is_another_nodes_number_is_refused():
@@ -225,7 +225,7 @@ def test_how_nodes_are_printed_is_how_they_can_be_given():
 @given(st.lists(st.text(st.sampled_from("ab-/>"), min_size=1, max_size=4), min_size=2, max_size=4, unique=True))  # fmt: skip
 @settings(max_examples=200)
 def test_every_text_is_the_right_link_or_a_sentence(names):
-    """Whatever names look like, text never stands for a link between other nodes; plain names stand for theirs."""
+    """Text never stands for a link between other nodes, whatever the names; plain names stand for their link."""
     n = len(names)
     plain = not any(set(name) & set("->") for name in names)
     rows = [(a, b, "1GB/s", "1us") for a in range(n) for b in range(n) if a != b]
@@ -242,7 +242,7 @@ def test_every_text_is_the_right_link_or_a_sentence(names):
                 continue
             assert found == [link] or not plain
             for one in found if found != [link] else ():
-                # Then the text has another reading, with these nodes' names, or as a number.
+                # Then the text can also be read as the names of this link's nodes, or as its number.
                 ends = [names[int(c[one])] for c in (network.link_src, network.link_dst)]
                 squeezed = text.replace(" ", "")
                 assert squeezed == str(one) or any(

@@ -1,4 +1,4 @@
-"""A kind of collective that nothing but its registration knows: engines, judges, files and the command take it."""
+"""Engines, checks, files and the command accept a kind of collective that they know only by its registration."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_does_not_know_it_says_so(problem, tmp_path):
     topology, wanted = problem
     schedule = tacos.synthesize(topology, wanted, engine="direct")
     with pytest.raises(
-        ValueError, match=f"for {wanted.kind}, but the dialect msccl has all_reduce"
+        ValueError, match=f"for {wanted.kind}, but the dialect msccl supports all_reduce"
     ):
         tacos.save(schedule, tmp_path / "toy.xml")
     with pytest.raises(ValueError, match=f"cannot hold {wanted.kind}"):
@@ -161,7 +161,7 @@ def test_what_cannot_be_registered_is_refused(kind, wrong):
 
 
 def test_every_kind_of_the_core_is_described_alike():
-    """The flags follow from whom the chunks of the smallest collective come from and go to."""
+    """The flags follow from the inputs and outputs of the chunks of a small collective."""
     for kind in KINDS.values():
         if not kind.even:
             continue

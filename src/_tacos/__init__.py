@@ -57,7 +57,7 @@ def _end_at_interrupt() -> None:
     """
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # nohup ignores it: leave that
+    ):  # nohup ignores SIGINT: keep that
         signal.signal(signal.SIGINT, _end)
 
 
@@ -70,7 +70,7 @@ def _open_missing_streams() -> None:
     """Open closed standard streams on the null device, as after ``tacos topo ring:4 >&-``."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, for good
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, stays open
 
 
 def _run_as_module() -> bool:
@@ -82,5 +82,5 @@ def _run_as_module() -> bool:
 if _run_as_module():
     _end_at_interrupt()
     with suppress(OSError):  # the current directory is gone
-        if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109, of the same form
+        if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109, a string like the entry
             del sys.path[0]  # or a user's random.py would be imported instead of Python's

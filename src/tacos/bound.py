@@ -38,10 +38,10 @@ _LP_COLUMNS = 8_000
 """Largest linear program, in flows (sources times links); a larger one takes more than a second."""
 _LP_LENGTHS = 10**9
 _DISTANCES = 50_000_000
-"""Largest NPUs times links for which distances are summed: a few seconds."""
+"""Largest product of NPUs and links for which distances are summed; this takes a few seconds."""
 _SAME = 1 + 1e-9
 _LATENT = 1.05
-"""Latency counts as part of the limit where the bound exceeds the time of the bandwidth alone by this factor (chosen)."""
+"""Latency counts as part of the limit if the bound exceeds the bandwidth time by this factor (chosen)."""
 _UNITS = {"nvl72": "rack", "fat_tree": "leaf", "dragonfly": "group", "rail": "box"} | dict.fromkeys(
     (
         "dgx1",
@@ -87,7 +87,7 @@ class Bound:
         return self.time_ps / 1e12
 
     def __str__(self) -> str:
-        """The bound and its reason in a sentence.
+        """Return the bound and its reason in a sentence.
 
         >>> import tacos
         >>> print(bound("ring:4", tacos.collective.all_gather(4, "4MB")))
@@ -102,13 +102,13 @@ def bound(
     *,
     progress: Callable[[float], object] | None = None,
 ) -> Bound:
-    """A time that no schedule of a collective on a network can beat.
+    """Return a time that no schedule of a collective on a network can beat.
 
-    It is the largest of several: the longest path; the narrowest cut with the latencies of its
-    links, and of the ways to it and on from it; and, where the number of chunks is chosen, the time in which that many whole chunks pass
+    It is the largest of several bounds: the longest path; the narrowest cut, with the latencies of its links and of the
+    paths before and after it; and, if the number of chunks is chosen, the time in which these whole chunks cross
     the cut under the topology's link model. With ``chunks="auto"`` the buffer counts as a fluid.
-    All-to-all and other pairs are solved exactly by a linear program if the network is small, else bounded by cuts and
-    distances.
+    Traffic between pairs (such as all-to-all) is solved exactly by a linear program if the network is small, else bounded
+    by cuts and distances.
 
     Args:
         topology: The network.
@@ -117,7 +117,7 @@ def bound(
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
-        ValueError: The collective is for another number of NPUs.
+        ValueError: The collective is for a different number of NPUs.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_h100(16)
@@ -156,7 +156,7 @@ class Binding:
     This holds for any bandwidths of the links, so it shows what more bandwidth would be worth.
 
     Attributes:
-        bytes: Bytes that must cross.
+        bytes: Bytes that must cross a cut or, for pairs, bytes times link lengths.
         weights: Weight of each link's bandwidth.
         latency_s: Latency of the longest path that some chunk has to travel.
     """
@@ -167,7 +167,7 @@ class Binding:
 
 
 def binding(topology: Network, collective: Collective) -> Binding:
-    """Return what limits the bandwidth of a collective: the narrowest cut, or the prices of links for pairs.
+    """Return what limits the bandwidth of a collective: the narrowest cut or, for pairs, prices of links.
 
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
@@ -202,7 +202,7 @@ def binding(topology: Network, collective: Collective) -> Binding:
 def _pair_lengths(
     topology: Topology, collective: Collective, cuts_s: float
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield lengths of links that may limit the traffic between pairs; cuts alone take `cuts_s`."""
+    """Yield link lengths that may limit the traffic between pairs; `cuts_s` is the time that cuts alone take."""
     small = topology.npus * topology.links <= _LP_COLUMNS
     if small and all(_has_pairs(part) for part in collective.parts):
         yield _concurrent_flow(topology, collective, cuts_s)[1]
@@ -308,8 +308,9 @@ def _concurrent_flow(
 ) -> tuple[float, NDArray[np.int64]]:
     """Return the least time in which all pairs' bytes flow, and the link lengths that prove it.
 
-    Infinity, and some lengths, where the solver gives up. One commodity per source: f[s, e] bytes of source s on link e, and the
-    time. What enters a node and does not leave it is the source's demand there; a link carries what its bandwidth lets pass.
+    If the solver gives up, the time is infinite and all lengths are 1. The variables are the time and, for each source s and
+    link e, the bytes of s on e. At each node, inflow minus outflow is the source's demand there; a link carries at most
+    its bandwidth times the time.
 
     Args:
         topology: The network.
@@ -319,14 +320,14 @@ def _concurrent_flow(
     demand = _demands(topology, collective)
     sources = np.flatnonzero(demand.sum(axis=1))
     nodes, links = topology.nodes, topology.links
-    # In units of the largest demand and of the time of the narrowest cut, which the result exceeds by a small factor at most.
-    # Each row is divided by its largest entry. A link that is faster or slower than that by nine orders of magnitude counts as
-    # free or closed then; in units of the fastest or the slowest link, the links that matter would.
+    # The units are the largest demand and the time of the narrowest cut, which the result exceeds by a small factor at most.
+    # Each row is divided by its largest entry. So a link counts as free or closed only if it is faster or slower by nine
+    # orders of magnitude; in units of the fastest or the slowest link, this would happen to links that matter.
     scale = float(demand.max()) or 1.0
     unit_s = cuts_s or scale / float(topology.link_bandwidth_Bps.min())
     filled = scale / (
         topology.link_bandwidth_Bps * unit_s
-    )  # the share of that time that the demand takes on a link
+    )  # the share of the unit of time that the unit of demand takes on a link
     share, time = np.minimum(filled, 1), np.minimum(1 / filled, 1)
     k, e = np.meshgrid(np.arange(len(sources)), np.arange(links), indexing="ij")
     column = k * links + e
@@ -398,7 +399,7 @@ def _doubts(
 
 
 def _unbalanced(topology: Topology, relays: bool) -> list[str]:
-    """Return a node whose bandwidth in and out differ, in words: switches and relays may then be an obstacle."""
+    """Describe a node whose bandwidths in and out differ, since the bound may then not be attainable."""
     rates = topology.link_bandwidth_Bps.astype(float)
     excess = np.bincount(topology.link_dst, rates, topology.nodes)
     excess -= np.bincount(topology.link_src, rates, topology.nodes)
@@ -439,10 +440,10 @@ def _star_s(topology: Topology, part: CollectivePart) -> float:
 
 
 def _ports_suffice(topology: Topology, part: CollectivePart, report: BoundReport) -> bool:
-    """Return whether one NPU's links limit a symmetric network of equal links, where nothing else can.
+    """Return whether the links of one NPU are the limit of a symmetric network of equal links.
 
-    A connected vertex-transitive network without parallel links is as well connected as one NPU
-    (Mader, Hamidoune), so that no other cut is narrower; and one switch is not an obstacle.
+    In a connected vertex-transitive network without parallel links, no cut is narrower than that of one NPU
+    (Mader, Hamidoune). A single switch that joins all NPUs is not an obstacle.
     """
     cut = report.bottleneck
     if not (topology.symmetric and len(cut.nodes) == 1 and kind_of(part).spreads):
@@ -518,7 +519,7 @@ def _over(count: int, links: str, bandwidth_Bps: float) -> str:
 
 
 def _in_time(topology: Topology, report: BoundReport) -> str:
-    """What binds where latencies and bandwidths bind together."""
+    """Describe the limit if latency and bandwidth bind together."""
     inside = np.zeros(topology.nodes, bool)
     inside[report.timed_nodes] = True
     there, back = (topology.link_src, topology.link_dst)[:: 1 if report.timed_leaving else -1]
@@ -526,7 +527,7 @@ def _in_time(topology: Topology, report: BoundReport) -> str:
     name, links = _named(topology, report.timed_nodes)
     does = "leave" if report.timed_leaving else "enter"
     over = _over(int(passed.sum()), links, float(topology.link_bandwidth_Bps[passed].sum()))
-    return f"all data that {does} {name} cross {over}, plus the latency before and after them"
+    return f"all data that {does} {name} cross {over}, with latency before and after them"
 
 
 _PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"}
@@ -555,7 +556,7 @@ def _is_unit(topology: Topology, count: int) -> bool:
 
 
 def _slab(topology: Topology, npus: NDArray[np.int64]) -> str:
-    """Describe NPUs that are a range in one dimension and everything in the others; otherwise return nothing."""
+    """Describe NPUs that form a range in one dimension and span all others; return an empty string for other sets."""
     step, ranges, count = 1, [], 1
     for d, (_, size) in enumerate(topology.dims):
         at = np.unique(npus // step % size)

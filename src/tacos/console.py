@@ -187,7 +187,7 @@ _SIGNS = {"ok": ("yes", "green"), "missing": ("-", "yellow"), "broken": ("NO", "
 
 
 def check_table(checks: Iterable[Check]) -> Table:
-    """Return a table of what a checkup found, with what to do about it."""
+    """Return a table of a checkup's findings and advice."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -301,7 +301,7 @@ def transfer_table(schedule: Schedule, rows: dict[str, Any], limit: int) -> Tabl
 
 @contextmanager
 def progress(what: str, silent: bool) -> Iterator[Callable[[float], None]]:
-    """A bar with rate and remaining time on the standard error stream, for work over a second."""
+    """Show a bar with rate and remaining time on standard error, for work that takes more than a second."""
     if silent or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,8 +1,8 @@
 """Check this installation, and say how to fix or extend it.
 
 :func:`checkup` looks at the package, its compiled core, the optional packages, the machine and what the
-lab needs of the kernel. Optional packages are imported in a process of their own: one that crashes is
-a finding, not the end.
+lab needs of the kernel. Optional packages are imported in a separate process, so that a crash is reported and
+does not end the checkup.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _EXTRAS = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What.
+        name: What was checked.
         state: ``"ok"``; ``"missing"``, something optional that is not there; or ``"broken"``.
         found: What was found, in a few words.
         advice: What to do about it; empty if nothing has to be done.
@@ -97,7 +97,7 @@ def _core() -> Check:
         ring = topology.ring(4)
         schedule = synthesize(ring, collective.all_reduce(ring, "4MB"))
         report = verify(schedule)
-    except Exception as error:  # noqa: BLE001, whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001, any error is the finding
         return Check("core", "broken", f"{type(error).__name__}: {error}", _REINSTALL)
     if not report.ok:
         return Check("core", "broken", "a schedule of a ring does not verify", _REINSTALL)
@@ -112,7 +112,7 @@ def _machine() -> Check:
     memory = _memory_bytes()
     if memory is None:
         return Check("machine", "ok", f"{cores} cores, {platform.platform()}")
-    # An all-gather of N NPUs has N(N - 1) transfers of 8 bytes, and making it takes as much again.
+    # An all-gather of N NPUs has N(N - 1) transfers of 8 bytes, and synthesis takes the same memory again.
     npus = int((memory / 16) ** 0.5)
     found = f"{cores} cores, {units.format_size(memory)} of memory: enough for packed schedules of {npus:,} NPUs"
     return Check("machine", "ok", found)
@@ -135,7 +135,7 @@ def _package(
     name: str, distribution: str, module: str, purpose: str, *, required: bool = False
 ) -> Check:
     if find_spec(module.partition(".")[0]) is None:
-        found = f"no {distribution}, for {purpose}"
+        found = f"{distribution} is not installed; it is for {purpose}"
         state: Literal["missing", "broken"] = "broken" if required else "missing"
         return Check(name, state, found, f"pip install {distribution}")
     try:
@@ -181,7 +181,7 @@ def _lab() -> Check:
 
     if why := lab.unavailable():
         return Check(
-            "lab", "missing", why, "see the manual's page on the lab; the rest does without"
+            "lab", "missing", why, "see the manual's page on the lab; only the lab needs this"
         )
     return Check("lab", "ok", "networks can be built from namespaces here")
 
@@ -195,15 +195,13 @@ def _switch() -> Check:
             probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError as error:
             found = f"UDP port {DEFAULT_PORT} cannot be used: {error.strerror}"
-            return Check("switch", "missing", found, "tacos switch --port takes another")
+            return Check("switch", "missing", found, "choose another port: tacos switch --port")
     try:
         most = int(Path("/proc/sys/net/core/rmem_max").read_text())
     except (OSError, ValueError):
         most = _BURST
     if most < _BURST and os.geteuid() != 0:
-        found = (
-            f"sockets may hold {units.format_size(most)}, tacos switch loses packets of large pools"
-        )
+        found = f"sockets hold only {units.format_size(most)}; tacos switch may lose packets of large pools"
         advice = f"sysctl -w net.core.rmem_max={8 << 20}"
         return Check("switch", "missing", found, advice)
     return Check("switch", "ok", f"UDP port {DEFAULT_PORT} is free for tacos switch")
@@ -212,9 +210,9 @@ def _switch() -> Check:
 def _clang() -> Check:
     """Check that clang can compile the XDP program of a switch."""
     if (clang := shutil.which("clang")) is None:
-        found = "no clang, for the XDP program of tacos switch --xdp"
+        found = "clang is not installed; it compiles the XDP program of tacos switch --xdp"
         return Check(
-            "clang", "missing", found, "install clang; the switch in user space needs none"
+            "clang", "missing", found, "install clang; the switch in user space works without it"
         )
     from tacos.runtime.aggregation import xdp
 
@@ -251,7 +249,7 @@ def _hub() -> Check:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
                 found = f"TCP port {port} cannot be used: {error.strerror}"
-                return Check("hub", "missing", found, "tacos hub --port takes others")
+                return Check("hub", "missing", found, "choose other ports: tacos hub --port")
     return Check(
         "hub", "ok", f"TCP ports {_HUB_PORT} to {_HUB_PORT + cores} are free for tacos hub"
     )

@@ -4,7 +4,7 @@
 
     Exception
     ├── TypeError              an argument of the wrong type
-    ├── ValueError             a wrong argument
+    ├── ValueError             an argument with a wrong value
     └── TacosError             all other errors of tacos
         ├── InfeasibleError    no schedule can meet the demand
         ├── VerificationError  a schedule does not do what it claims
@@ -82,7 +82,7 @@ class LabError(TacosError):
 
 
 def check_type(name: str, value: object, *types: type) -> None:
-    """Refuse an argument of the wrong type, in the caller's words.
+    """Refuse an argument of the wrong type.
 
     Raises:
         TypeError: One sentence that names the argument, its value and the types that are allowed.
@@ -100,7 +100,7 @@ def check_keywords(function: str, given: Iterable[str], known: Collection[str]) 
     """Refuse keyword arguments that a function does not take, and suggest those that were meant.
 
     Raises:
-        TypeError: One sentence that names the argument and the nearest one, or all that there are.
+        TypeError: One sentence that names the argument and the nearest one, or all arguments.
 
     >>> check_keywords("torus", ["bandwith"], ["bandwidth", "latency"])
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ def check_keywords(function: str, given: Iterable[str], known: Collection[str]) 
 
 
 def keywords(*more: str) -> Callable[[Callable[_Args, _Result]], Callable[_Args, _Result]]:
-    """Let a function suggest the keyword that was meant; `more` are those that it passes on.
+    """Make a function suggest the keyword that was meant; `more` are keywords that it passes on.
 
     >>> @keywords()
     ... def scaled(size, *, factor=1):
@@ -135,7 +135,7 @@ def keywords(*more: str) -> Callable[[Callable[_Args, _Result]], Callable[_Args,
                 check(name, given, known)
             return function(*args, **given)
 
-        # With the globals of the function's module, so that doctest finds it there.
+        # Use the globals of the function's module, so that doctest finds the function there.
         there = FunctionType(
             checked.__code__,
             cast("FunctionType", function).__globals__,

@@ -154,8 +154,8 @@ def execution(
         size: Size of a program's collective, if the program does not have one.
         target: What executes the schedule, one of :func:`targets`. If it is a format, such as ``"msccl"``, the program
             is the one that :func:`tacos.formats.save` would write.
-        to_beat_ps: Times from this value on need not be exact: a schedule that is known to take as long under some
-            rule is not run any further. Only without a target, when the slowest rule counts.
+        to_beat_ps: Times from this value on need not be exact: a schedule that is known to take at least this long
+            under some rule is not run any further. Only without a target, when the slowest rule counts.
         progress: Called from time to time with the share of the work done.
 
     Returns:

@@ -250,7 +250,7 @@ class Plans:
     ) -> Choice:
         """Return the plan for a call, or why there is none.
 
-        If several ranges contain the size, the plan made for the nearest size (by ratio) is chosen; of equals,
+        If several ranges contain the size, the plan made for the nearest size (by ratio) is chosen; on a tie,
         the last.
 
         Args:
@@ -273,7 +273,9 @@ class Plans:
             return Choice(None, f"{what} with root {root}: there are plans with other roots")
         placed = [plan for plan in rooted if plan.in_place in (None, in_place)]
         if not placed:
-            return Choice(None, f"{what}: there are plans {'not ' * in_place}in place only")
+            return Choice(
+                None, f"{what}: there are only plans {'out of' if in_place else 'in'} place"
+            )
         fitting = [plan for plan in placed if _holds(plan, size_bytes)]
         if not fitting:
             ranges = ", ".join(dict.fromkeys(_range(plan) for plan in placed))

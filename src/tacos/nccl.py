@@ -1,6 +1,6 @@
 """Stock NCCL on a network: which algorithm it would choose, and the time that nccl-tests would report.
 
-:func:`estimate` models NCCL's channels, tuner and protocols with published constants and few fitted parameters
+:func:`estimate` models NCCL's channels, tuner and protocols with published constants and a few fitted parameters
 (``tacos.synth.baselines.nccl.parameters``); the engine ``"nccl"`` returns a schedule of the algorithm that NCCL would choose.
 
 >>> import tacos

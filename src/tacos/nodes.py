@@ -85,7 +85,7 @@ class Nodes:
         """Return the number of a node; `what` is the field's name in messages, here and below.
 
         Raises:
-            ValueError: There is no such node; the sentence suggests the nearest name.
+            ValueError: There is no such node; the message suggests the nearest name.
         """
         found = self._find(given, what)
         if found is None:
@@ -93,7 +93,7 @@ class Nodes:
         return found
 
     def npu(self, given: Any, *, what: str = "npu", listed: bool = False) -> int:
-        """Return the number of an NPU; `listed` words the message for one of several.
+        """Return the number of an NPU; `listed` words the message for an entry of a list.
 
         Raises:
             ValueError: There is no such node, or it is a switch.
@@ -116,7 +116,7 @@ class Nodes:
         return found
 
     def members(self, text: str, *, what: str = "group") -> list[int]:
-        """NPUs from a list such as ``0,2,4-7``, ``a/gpu0,a/gpu1`` or ``a/*``.
+        """Return the NPUs of a list such as ``0,2,4-7``, ``a/gpu0,a/gpu1`` or ``a/*``.
 
         >>> from tacos.topology import ring
         >>> Nodes(ring(8)).members("0,4-6")
@@ -329,6 +329,6 @@ def link_of(topology: Topology, given: Any, *, what: str = "link") -> int:
     if len(found) > 1:
         numbers = ", ".join(map(str, found))
         raise ValueError(
-            f"{what} is {given!r}, which are {len(found)} links; choose one: {numbers}"
+            f"{what} is {given!r}, which stands for {len(found)} links; choose one: {numbers}"
         )
     return int(found[0])

@@ -92,7 +92,8 @@ def lower(
             ranks then have no steps.
         window: Largest number of a rank's messages in flight over a link that limits them, such as the port of a
             switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: the window with
-            the best worst case of shared links and first-come links. It is recorded in the provenance. With `rank`, and for more than 300,000 transfers, the default is 0.
+            the best worst case of shared links and first-come links, which is recorded in the provenance; 0 with `rank`, and
+            for more than 300,000 transfers.
         reuse_scratch: Whether a scratch slot is reused once its chunk has been sent. False takes more memory, but then no
             receive waits for a send, which helps executors whose connections hold few messages.
         progress: Called from time to time with the share of the work done.
@@ -142,7 +143,7 @@ def lift(
     Every slot of every message becomes a transfer, over the direct link between the two NPUs, or else
     over the route that :func:`tacos.schedule.routes` finds. Times are the earliest that the order of the
     program's reads and writes allows, see :func:`tacos.schedule.retime`. An all-reduce whose number of
-    chunks is not a multiple of the ranks' is lifted in finer chunks, see :func:`filled`.
+    chunks is not a multiple of the number of ranks is lifted in finer chunks, see :func:`filled`.
 
     Args:
         program: A correct program (see :func:`tacos.verify.verify`). If it has races, one outcome is lifted.

@@ -40,8 +40,8 @@ def nodes(
         size: Size of a program's collective. Not needed if the program's chunks have their own sizes, or if
             it was lowered from a schedule of a known size.
         topology: Network of a program; a schedule has its own.
-        reduce_bandwidth: How fast NPUs reduce, by default as the topology says; 1 ns per sum if it has no
-            such bandwidth.
+        reduce_bandwidth: How fast NPUs reduce; by default the topology's reduce bandwidth or, if it has none, 1 ns per
+            sum.
         in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:

@@ -94,7 +94,7 @@ def routes(
 
 
 def _npu_numbers(topology: Topology, given: ArrayLike) -> ArrayLike:
-    """NPUs as numbers; only names cost a search."""
+    """Return NPUs as numbers; only names need a lookup."""
     if np.asarray(given).dtype.kind not in "UO":
         return given
     nodes = Nodes(topology)

@@ -2,8 +2,9 @@
 
 A sketch says which transfers are allowed: over which links, between which NPUs, which NPUs may relay, and
 through which NPUs data leave a box. Every engine obeys it: the engine works on the network without the
-forbidden links, and its schedule is checked. A sketch may also ask for symmetry, for a sender's own chunks
-first, and for few or many connections through switches; the milp engine does so. The idea is TACCL's (Shah et al., NSDI 2023), whose files load as sketches.
+forbidden links, and its schedule is checked. A sketch may also ask for symmetry, for sending a sender's own chunks
+first, and for few or many connections through switches, which the milp engine takes into account. The idea is TACCL's
+(Shah et al., NSDI 2023), whose files load as sketches.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Sketch:
             ``"fully-connected"``, ``"direct-map"`` (to the same place) or ``"none"``; all by default.
         relays: NPUs (numbers or names) that may forward chunks of others; all by default.
         senders: For each sending place, the places whose chunks leave the box through it. Only for collectives
-            that copy: sums have no home.
+            that copy: a sum does not belong to one NPU.
         symmetry: Pairs (offset, size): rotating the ranks by `offset` within each block of `size` ranks must not
             change the algorithm.
         chunks: The number of chunks per part, if the collective leaves it open.

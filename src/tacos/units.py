@@ -70,7 +70,7 @@ class _Kind(NamedTuple):
     usual: tuple[str, str, str]
     """A usual unit, the SI unit, and the SI unit in words."""
     endings: tuple[str, ...]
-    """An ending of a unit that users may leave out."""
+    """Endings of units that users may leave out."""
 
 
 _BANDWIDTH = _Kind(

@@ -55,7 +55,7 @@ _LOOK_S = 2.0
 
 
 class WorkerLostError(TacosError):
-    """The worker that ran a task died, and so did the next one that ran it alone."""
+    """The worker that ran a task died, and so did the worker that then ran it alone."""
 
 
 # --- workers by name -----------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def opened(name: str) -> Iterator[Executor]:
     if kind == "processes":
         if rest and not (rest.isdecimal() and 0 < int(rest) < 10_000):
             raise ValueError(
-                f"processes must be a number of 1 to 9,999, as in processes:8; got {name!r}"
+                f"processes must be a number from 1 to 9,999, as in processes:8; got {name!r}"
             )
         workers: Executor = _Processes(int(rest) if rest else os.cpu_count() or 1)
     elif kind == "dask" and rest.startswith("//") and len(rest) > 2:
@@ -241,7 +241,7 @@ class Dispatch:
         self._worked_s, self._worked_tasks = 0.0, 0
 
     def drop(self, unwanted: Callable[[Any], bool]) -> list[int]:
-        """Cancel the tasks that have not been handed out, and return their numbers."""
+        """Cancel the unwanted tasks that have not been handed out, and return their numbers."""
         dropped = [k for k in self._waiting if unwanted(self._tasks[k])]
         gone = set(dropped)
         self._waiting = deque(k for k in self._waiting if k not in gone)
@@ -394,7 +394,7 @@ def _portable(error: Exception) -> Exception:
     """Return an exception that can be pickled: some exceptions of other libraries cannot."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  # whatever its class does
+    except Exception:  # noqa: BLE001  # pickling may raise anything
         return TacosError(f"{type(error).__name__}: {error}")
     return error
 

@@ -74,7 +74,7 @@ COMMS = {
     "reduce_scatter_block": 8,
     "barrier": 9,
 }
-"""Kinds of collectives by name: the numbers of Chakra."""
+"""Kinds of collectives by name, with their numbers in Chakra."""
 
 EVERY_DIM = 255
 """`dims` of a collective that uses all dimensions."""
@@ -94,7 +94,7 @@ def load(
     ================  ==================================================================================
     ``chakra``        Chakra traces of any producer, ``<prefix>.<rank>.et`` for every rank
     ``astra-layers``  a text file of ASTRA-sim 1.0, a line per layer
-    ``libra``         a text file of LIBRA, likewise
+    ``libra``         a text file of LIBRA, a line per layer
     ================  ==================================================================================
 
     Args:
@@ -393,10 +393,10 @@ def summary(workload: Workload) -> dict[str, Any]:
     """Summarize a workload in plain values; empty entries are left out.
 
     ===================  ===============================================================================
-    ``ranks, nodes``     their numbers
+    ``ranks, nodes``     the number of each
     ``computations``     nodes, their ``flops`` and ``memory_bytes``, and ``compute_s``: the durations of the rank
                          that computes longest
-    ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their bytes together
+    ``collectives``      a list: kind, size of the groups, number of groups, nodes, and their total bytes
     ``messages``         sends, and ``message_bytes``
     ``loads, stores``    nodes, and ``remote_bytes``
     ===================  ===============================================================================

@@ -1,4 +1,4 @@
-"""MSCCL files that are written: packed, the same after the file, and what cannot be written."""
+"""Writing MSCCL files: packing, round trips, and what the format cannot express."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_programs_survive_the_file(network, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     try:
         found = saved(program, folder, **options)
-    except FormatError as error:  # slow links may need many messages under way
+    except FormatError as error:  # slow links may need many messages in flight
         assume("would wait forever" not in str(error))
         raise
     assert found.collective.kind == kind
@@ -76,14 +76,14 @@ def test_programs_survive_the_file(network, data, tmp_path_factory):
     assert tacos.verify(found).ok
     assert msccl.exceeded(found, options["dialect"]) == []
     assert program_oracle.run(found, data.draw(st.randoms(use_true_random=False))) == []
-    # What a file says does not change any more.
+    # A second round trip changes nothing.
     assert saved(found, folder) == found
 
 
 @given(order=lowered(), data=st.data())
 @settings(max_examples=60)
 def test_packed_programs_do_the_same(order, data):
-    """Any collective and group, also those that the files have no words for, under tight limits."""
+    """Any collective and group, also those that MSCCL files cannot express, under tight limits."""
     _, program = order
     limits = {
         "fusing_channels": data.draw(st.integers(1, 8)),
@@ -104,7 +104,7 @@ def test_packed_programs_do_the_same(order, data):
 
 
 def test_a_ring_all_reduce_is_the_hand_written_one(tmp_path):
-    """One threadblock: send, six sums passed on, the last one kept, six results passed on, receive."""
+    """One threadblock per GPU: a send, six sums passed on, the last kept as well, six results passed on, a receive."""
     found = saved(scheduled("ring:8", "all_reduce", "ring"), tmp_path, in_place=True)
     assert found.threads == 8
     assert [STEP_OPS[op] for op in found.op[:15]] == (
@@ -119,7 +119,7 @@ def test_neighbouring_chunks_travel_together(tmp_path):
     found = saved(schedule, tmp_path)
     assert ops(found) == {"copy": 4, "send": 12, "recv": 12}
     assert set(found.count.tolist()) == {8}
-    # Of two instances, each has half of every block.
+    # Each of the two instances moves half of every block.
     copies = saved(schedule, tmp_path, instances=2)
     assert copies.collective.parts[0].chunks == 16
     assert set(copies.count.tolist()) == {8}
@@ -127,7 +127,7 @@ def test_neighbouring_chunks_travel_together(tmp_path):
 
 
 def test_more_dependencies_become_nops_before_the_step(tmp_path):
-    """A step waits for one at most, and the step after a nop that waits has one, too."""
+    """No step has more than one dependency; a nop and the step after it have exactly one each."""
     found = saved(scheduled("dgx-h100:2", "all_reduce", "greedy"), tmp_path)
     waits, nop = np.diff(found.dep_begin), found.op == 0
     assert nop.any()
@@ -153,7 +153,7 @@ def test_the_dialects_differ_in_words(tmp_path):
 
 
 def test_long_threads_are_split_over_channels(tmp_path):
-    """300 chunks from one GPU to the other, of which no two lie side by side."""
+    """300 chunks from one GPU to the other in steps of one chunk; a thread has at most 256 steps."""
     topology = tp.ring(2)
     schedule = tacos.synthesize(
         topology, co.broadcast(topology, "1MB", chunks=300), engine="greedy"
@@ -171,7 +171,7 @@ def test_long_threads_are_split_over_channels(tmp_path):
 
 
 def test_messages_that_fill_the_buffers_are_found():
-    """Two ranks that send three messages each before they receive any need room for three."""
+    """Two ranks that each send three messages before they receive any need room for three."""
     goal = co.all_to_all(2, 6, chunks=3)
     kinds = [STEP_OPS.index(o) for o in ["copy"] + 3 * ["send"] + 3 * ["recv"]]
     none = (3, -1)
@@ -236,8 +236,8 @@ def test_wrong_options(options, message, tmp_path):
         (lambda: co.all_gather(4, "4MB", group=[0, 1, 2], chunks=1),
          "the program is for a process group, but MSCCL files are for all ranks in order"),
         (lambda: co.all_to_all_v(4, np.ones((4, 4), int), chunks=1),
-         "the program is for all_to_all_v, but the dialect msccl has all_reduce, all_gather"),
-        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, but the dialect msccl has"),
+         "the program is for all_to_all_v, but the dialect msccl supports all_reduce, all_gather"),
+        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, but the dialect msccl supports"),
         (lambda: co.together(co.all_gather(4, "4B", chunks=1), co.all_gather(4, "4B", chunks=1)),
          "the program is for several collectives at once"),
     ],
@@ -249,7 +249,7 @@ def test_what_the_files_cannot_say(make, message, tmp_path):
 
 
 def test_many_peers_are_split_over_channels(tmp_path):
-    """Forty GPUs, all to all: 39 peers on some channels, a threadblock for each peer and direction."""
+    """40 GPUs, all to all: 39 peers over several channels, one threadblock per peer and direction, one for the copy."""
     found = saved(scheduled("fc:40", "all_to_all", "direct"), tmp_path)
     assert 1 <= found.thread_channel.max() <= 3
     assert msccl.exceeded(found) == []
@@ -281,7 +281,7 @@ def test_a_program_with_threadblocks_keeps_them(exchange, tmp_path):
 
 
 def test_the_command_names_the_executors_limits(tmp_path, capsys):
-    """A right algorithm in a threadblock of 257 steps: more than any executor takes."""
+    """A correct algorithm in a threadblock of 257 steps: more than any executor accepts."""
     from tacos.cli import main
 
     steps = "".join(
@@ -325,8 +325,9 @@ TREE = """<algo name="tree" proto="LL" nchannels="1" nchunksperloop="1" ngpus="3
 
 
 def test_an_all_reduce_in_fewer_chunks_than_gpus(tmp_path):
-    """Three GPUs pass the whole buffer along and back: 4 hops of 3 MB, each 500 ns and 3 MB over
-    50 GB/s = 60 us; only the first of three chunks would be a third of that, and the rest missing."""
+    """Three GPUs pass the whole buffer of 3 MB along the line and back: 4 hops, each 500 ns and 3 MB / 50 GB/s = 60 us.
+
+    Sending only the first of three chunks would take a third of that and lose the rest."""
     path = tmp_path / "tree.xml"
     path.write_text(TREE)
     program = tacos.load(path)
@@ -335,7 +336,7 @@ def test_an_all_reduce_in_fewer_chunks_than_gpus(tmp_path):
     schedule = tacos.lift(program, network, "3MB")
     assert tacos.verify(schedule).ok
     assert schedule.transfers == 12
-    assert schedule.time_s == pytest.approx(60e-6 + 3 * 20e-6 + 4 * 0.5e-6)  # in three pieces
+    assert schedule.time_s == pytest.approx(60e-6 + 3 * 20e-6 + 4 * 0.5e-6)  # 3 chunks, pipelined
     tacos.save(program, tmp_path / "tree.et", size="3MB", topology=network)
     traced = tacos.load(tmp_path / "tree.et")
     assert tacos.verify(traced).ok
@@ -380,7 +381,7 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path):
 
 
 def test_a_file_for_both_is_checked_in_place_and_out_of_place(tmp_path, capsys):
-    """Moving a chunk to its place by way of another's place is right unless the two are one memory."""
+    """Moving a chunk through another chunk's output slot is correct unless input and output share memory."""
     path = tmp_path / "both.xml"
     path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
     assert tacos.verify(tacos.load(path)).ok
@@ -401,7 +402,7 @@ def test_a_file_for_both_is_checked_in_place_and_out_of_place(tmp_path, capsys):
 
 
 def test_no_limit_stays_no_limit_in_the_other_dialect(tmp_path):
-    """Azure's executor takes 0 for no limit, the first one for no bytes at all."""
+    """A maxBytes of 0 means no limit in the dialect azure, but no bytes at all in the dialect msccl."""
     path = tmp_path / "both.xml"
     path.write_text(BOTH % (STEP % (0, "i", 0, "o", 0, 2)))
     assert 'maxBytes="0"' in saved_text(tacos.load(path), tmp_path)
@@ -409,8 +410,8 @@ def test_no_limit_stays_no_limit_in_the_other_dialect(tmp_path):
 
 
 def test_a_file_that_fills_its_connections_is_reported(tmp_path, capsys):
-    """Three sends before the first receive on both sides: a connection of Simple holds two messages,
-    one of LL eight."""
+    """Both GPUs send three messages before their first receive. With Simple, a connection holds two messages,
+    with LL eight."""
     from tacos.cli import main
 
     step = (
@@ -464,7 +465,7 @@ def test_a_provenance_may_hold_anything(provenance, tmp_path):
 
 
 def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
-    """The file's name and sizes stay; in place or not is the new program's own."""
+    """The file's name and sizes are kept; whether the program is in place is not."""
     schedule = tacos.lift(exchange(), size="1MB")
     found = saved(schedule, tmp_path)
     assert tacos.verify(found).ok
@@ -478,7 +479,7 @@ def test_a_program_that_was_lifted_gets_new_threadblocks(exchange, tmp_path):
 
 @pytest.mark.parametrize("network", ["mesh:4x4@50GB/s,500ns", "mesh:5x5@50GB/s,500ns", "mi250:1"])
 def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path):
-    """With scratch slots that are used again, a receive waits for a send, and connections hold two messages."""
+    """When scratch slots are reused, receives wait for sends, which deadlocks with two messages per connection."""
     topology = tp.parse(network)
     schedule = tacos.synthesize(topology, co.all_to_all(topology, "1MB"), engine="greedy")
     assert stuck(lower(schedule), 2) >= 0
@@ -495,7 +496,7 @@ def test_relayed_messages_do_not_wait_for_each_other_for_ever(network, tmp_path)
 
 
 def test_threads_that_send_and_receive_at_one_time_become_one(tmp_path):
-    """142 threads of each rank are waited for; a dependency can name 128 of them."""
+    """Steps wait for 142 threads of each rank, but a dependency can name only 128."""
     topology = tp.nvl72(1)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB", chunks=1), engine="forest")
     tacos.save(schedule, tmp_path / "it.xml")
@@ -508,8 +509,8 @@ def test_threads_that_send_and_receive_at_one_time_become_one(tmp_path):
 
 @pytest.mark.slow
 def test_sends_keep_less_of_their_order_where_too_many_threads_are_awaited(tmp_path):
-    """Each send of a rank waits for the one before it at the rank's port, so 142 threads are waited for. Joined ones hang
-    or wait for each other. A wide window over 128 awaited threads loses little."""
+    """Each send waits for the previous send of the rank's port, so 142 threads are awaited. Joined threads deadlock
+    or delay each other. A wide window over 128 awaited threads costs little time."""
     topology = tp.nvl72(1)
     goal = co.all_reduce(topology, "1MB", chunks=1)
     schedule = tacos.synthesize(topology, goal, engine="themis")
@@ -525,7 +526,7 @@ def test_sends_keep_less_of_their_order_where_too_many_threads_are_awaited(tmp_p
 @given(lowered(), st.integers(0, 2), st.integers(1, 4))
 @settings(max_examples=30)
 def test_few_threads_are_awaited(pair, window, awaited):
-    """Only sends no longer wait for sends; threads that other steps wait for stay awaited."""
+    """Only dependencies of sends on sends are relaxed; threads that other steps wait for stay awaited."""
     schedule, _ = pair
     program = lower(schedule, window=window)
     few = keep_order(program, channels=32, steps=10**6, peers=32, awaited=awaited)

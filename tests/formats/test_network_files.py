@@ -294,7 +294,7 @@ def test_wrong_inputs_of_te_ccl(tmp_path):
 
 
 def same_network(a, b):
-    """Nodes, names, links in order, capabilities and model; not dimensions and symmetry."""
+    """Whether nodes, names, links in order, capabilities and model agree; dimensions and symmetry may differ."""
     keys = ("npus", "names", "family", "link_model", "forwarding", "reduce_bandwidth_Bps")
     return (
         all(getattr(a, key) == getattr(b, key) for key in keys)
@@ -476,7 +476,7 @@ def test_a_large_edge_list_is_read_as_columns(tmp_path):
         "0,1,1us,0": "line 1: bandwidth 0 must be positive",
         "0,1,1us,1e30": "line 1: bandwidth 1e+30 is too large",
         "0,0,1us,1": "line 1: src and dst are the same node",
-        "0,99999999,1us,1": "line 1: a node is 99999999, which 1 links cannot connect",
+        "0,99999999,1us,1": "line 1: node 99999999 is too large; 1 links cannot connect it",
         "0,1,1us,1": "the topology is not connected: npu 1 cannot reach npu 0",
         'a,"b",1us,1': "line 1: quotes are not supported",
         "a,,1us,1": "line 1: a node has no name",

@@ -1,4 +1,4 @@
-"""Results of other synthesizers: small ones by hand, read as schedules that verify."""
+"""Results of other synthesizers: small hand-written files, read as schedules that verify."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_all_gather_of_sccl(tmp_path):
 
 
 def test_an_all_reduce_of_taccl(tmp_path):
-    """On links of 1 MB/s and no latency, 1 MB of each chunk goes there and comes back: 2 s."""
+    """Each link, of 1 MB/s and without latency, carries both chunks of 1 MB: 2 s."""
     topology = tp.from_links(2, [(0, 1, "1MB/s", 0), (1, 0, "1MB/s", 0)])
     schedule = loaded(SUM, tmp_path, topology=topology, size="2MB")
     assert tacos.verify(schedule).ok
@@ -132,7 +132,7 @@ def test_trees_of_forestcoll(tmp_path):
         (sccl([([0], [1], 0)], [[[5, 0, 1]]]), "a.json", "step 0, send 0: the address 5 has no chunk"),
         (sccl([([0], [1], 0)], [[[0, 0, 2]]]), "a.json", "step 0, send 0: from 0 to 2; it must join two of 2"),
         (sccl([([0], [1], 0)], [[[0, "x", 1]]]), "a.json", "step 0, send 0: has 'x'; it must be a number"),
-        (sccl([([0], [4], 0)], []), "a.json", "chunk 0: the fields pre and post have 4 of 2 nodes"),
+        (sccl([([0], [4], 0)], []), "a.json", "chunk 0: the fields pre and post name node 4, but there are 2 nodes"),
         (sccl([([0], [1], 0)], []), "a.json", "the result moves no chunk"),
         ('{"sccl_type": 1', "a.json", "not a result of SCCL: Input data was truncated"),
         (FLOWS | {"7-Flows": ["Chunk 0 from x"]}, "a.json", "flow 0: 'Chunk 0 from x' is not a sentence"),

@@ -1,3 +1,5 @@
+"""Topology files: their meaning, wrong files, round trips, the examples and the schema."""
+
 from __future__ import annotations
 
 import json
@@ -202,7 +204,7 @@ WRONG = {
     "tacos: 1\nnpus: [a\n": "line 3: not YAML: did not find expected ',' or ']'",
     "tacos: 1\nx: &a [1]\ny: *a": "line 3: aliases (*a) are not supported",
     "tacos: 1\nx: !!python/none 1": "line 2: tags (tag:yaml.org,2002:python/none) are not supported",
-    "tacos: 1\n---\ntacos: 1": "line 2: a second document; there must be one",
+    "tacos: 1\n---\ntacos: 1": "line 2: a second document; there must be only one",
     "tacos: 1\n? [a]\n: 1": "line 2: a key must be a word",
     "tacos: 1\n3: 1": "line 2: the key 3 must be a word",
     "[" * 99: "line 1: nested too deeply",
@@ -225,7 +227,7 @@ WRONG = {
     "[src, dst, bandwidth, latency]",
     "tacos: 1\nnpus: 2\ndirected: [[0, 1.5, 1, 0]]": "directed[0][1] is 1.5; it must be one node",
     "tacos: 1\nnpus: 2\ndims: [[ring, 3]]\nconnected: false": "the dimensions do not multiply to 2 NPUs",
-    "tacos: 1\nnpus: 2\nsymmetric: true": "symmetric is true, which needs dims",
+    "tacos: 1\nnpus: 2\nsymmetric: true": "symmetric is true, but dims is missing",
 }
 
 LINKS = {
@@ -457,7 +459,7 @@ def test_racks_of_several_kinds_of_boxes(read_text):
 
 
 def test_machines_are_what_their_names_stand_for(read_text):
-    """One rack of machines is the machine's own cluster on one switch."""
+    """One rack of machines is the same network as the machine's own cluster on one switch."""
     racks = "racks: {boxes: 2, bandwidth: 50GB/s, latency: 1.3us}"
     network = read_text(f"tacos: 1\nboxes: {{count: 2, machine: dgx-h100}}\n{racks}")
     cluster = build.dgx_h100(2)

@@ -1,7 +1,7 @@
-"""What runs on an NVIDIA GPU, with nothing to install but its driver.
+"""Code for NVIDIA GPUs, which needs only their driver.
 
-``driver`` has memory, kernels and launches; ``greedy`` and ``verify`` have the host's part of the kernels in the ``.cu`` file of
-the same name. Kernels are shipped as PTX, which the driver translates; ``nvrtc`` compiles them anew.
+``driver`` has memory, kernels and launches; ``greedy`` and ``verify`` have the host's part of the kernels in the ``.cu``
+file of the same name. Kernels are shipped as PTX, which the driver translates; ``nvrtc`` recompiles them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _DEVICES = ("cpu", "cuda", "auto")
 
 
 def check_device(device: object) -> None:
-    """Raise a ValueError unless `device` is one that work can be given to.
+    """Raise a ValueError unless `device` is a known device.
 
     >>> check_device("gpu")
     Traceback (most recent call last):

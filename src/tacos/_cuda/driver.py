@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "Gpu", "gpu", "obstacle", "too_little_memory"]
 
 _UNKNOWN_PTX = (218, 222)  # errors for PTX of a version that the driver does not know
-_size = ctypes.c_size_t  # plain integers are passed as 32 bits
+_size = ctypes.c_size_t  # ctypes passes plain integers as 32 bits
 
 Argument: TypeAlias = "Buffer | tuple[Buffer, ...] | np.uint32 | np.uint64"
 
@@ -89,7 +89,7 @@ class Buffer:
         return array
 
     def _in_pieces(self, nbytes: int, copy: Callable[[int, int], None]) -> None:
-        """Copy large memory by several threads: the host's pages take longer to get than bytes to move."""
+        """Copy large buffers with several threads: allocating the host's pages takes longer than copying."""
 
         def one(begin: int) -> None:
             with self._gpu.current():
@@ -107,9 +107,9 @@ class Gpu:
     """The first GPU that the process sees.
 
     Attributes:
-        name: As NVIDIA calls it.
-        processors: Its multiprocessors.
-        architecture: What a compiler calls it.
+        name: NVIDIA's name for it.
+        processors: Number of multiprocessors.
+        architecture: Its name for compilers, such as ``compute_90``.
         cooperative: Whether the blocks of a kernel can wait for each other.
     """
 
@@ -136,12 +136,12 @@ class Gpu:
         return value.value
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the driver, and raise its error, if any."""
+        """Call a function of the driver; raise a TacosError if it fails."""
         _check(self._driver, getattr(self._driver, function)(*arguments))
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the device the calling thread's own; all other methods are called inside."""
+        """Make the device current for the calling thread; all other methods must be called inside this block."""
         self.call("cuCtxPushCurrent_v2", self._context)
         try:
             yield
@@ -173,10 +173,10 @@ class Gpu:
         """Start a kernel.
 
         Args:
-            kernel: The name of its file without an ending, and its own.
-            blocks: Of the grid.
-            threads: Of each block.
-            arguments: Buffers and numbers, as its signature has them; a tuple of buffers for a struct of pointers.
+            kernel: The name of its file without extension, and the name of the kernel.
+            blocks: Number of blocks of the grid.
+            threads: Number of threads per block.
+            arguments: Buffers and numbers in the order of its signature; a tuple of buffers for a struct of pointers.
             together: Whether all blocks must be resident, because they wait for each other.
         """
         values = [_as_passed(one) for one in arguments]
@@ -190,7 +190,7 @@ class Gpu:
             self.call("cuLaunchKernel", function, *shape, None)
 
     def resident_blocks(self, kernel: tuple[str, str], threads: int) -> int:
-        """Blocks of a kernel that run at one time."""
+        """Return how many blocks of a kernel can run at the same time."""
         each = ctypes.c_int()
         self.call(
             "cuOccupancyMaxActiveBlocksPerMultiprocessor",
@@ -199,7 +199,7 @@ class Gpu:
         return each.value * self.processors
 
     def wait(self) -> None:
-        """Wait for all that was started."""
+        """Wait until all started work is done."""
         self.call("cuCtxSynchronize")
 
     def _function(self, file: str, name: str) -> ctypes.c_void_p:
@@ -274,7 +274,7 @@ def too_little_memory(what: str, needed: float) -> str:
     if needed <= _SHARE_OF_MEMORY * free:
         return ""
     return (
-        f"the {device.name} has {free / 2**30:.0f} GiB free, {what} needs {needed / 2**30:.0f} GiB"
+        f"the {device.name} has {free / 2**30:.0f} GiB free; {what} needs {needed / 2**30:.0f} GiB"
     )
 
 

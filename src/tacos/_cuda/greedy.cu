@@ -1,23 +1,24 @@
-// The step-synchronous greedy matching on a GPU: the rule, the ties and so the schedule are those of
-// cpp/synth/greedy_steps.cpp, where a destination's choice in a step depends on earlier steps alone.
+// The step-synchronous greedy matching on a GPU. The rule and the order of ties are those of
+// cpp/synth/greedy_steps.cpp, and so is the schedule: a choice depends on earlier steps only.
 //
-// A team of threads serves a destination, one thread per in-link; teams are powers of two, so that a
-// warp holds whole teams and a team talks by shuffles. In a step each thread looks through a window of
-// its source's log at once, then the links choose in turn. All teams meet at a barrier after each step. A launch runs many steps; the host starts the next one, and can stop in between.
+// A team of threads serves a destination, one thread per in-link. Teams are powers of two, so that a
+// warp holds whole teams and a team communicates by shuffles. In a step, each thread reads a window of
+// its source's log, then the links choose in turn. All teams wait at a barrier after each step. A
+// launch runs many steps; the host starts the next launch, and can stop in between.
 //
-// Written for NVRTC: no header is included.
+// Written for NVRTC, without headers.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-static constexpr u32 kThreads = 256;  // of a block that matches
-static constexpr u32 kBlocks = 5;     // at least so many on a multiprocessor: threads for 40,000 NPUs
+static constexpr u32 kThreads = 256;  // threads per block of the matching kernels
+static constexpr u32 kBlocks = 5;     // least blocks per multiprocessor: enough threads for 40,000 NPUs
 static constexpr u32 kNone = 0xffffffffu;
 static constexpr u32 kWarp = 0xffffffffu;
 
-// What other threads may have written since the last barrier is read past the first-level cache,
-// which does not see their writes.
+// Reads memory that other threads may have written since the last barrier. This bypasses the
+// first-level cache, which does not see their writes.
 template <typename T>
 __device__ T fresh(const T* place) {
   return __ldcg(place);
@@ -38,8 +39,8 @@ __device__ void meet(u32* arrived, u32 expected) {
   __syncthreads();
 }
 
-// A thread's window into the log of its link's source, from the link's cursor on: the entries that it
-// looks at together.
+// A thread's window into the log of its link's source: the entries from the link's cursor on that it
+// reads together.
 template <u32 kWindow>
 struct Window {
   u32 entry[kWindow];
@@ -61,11 +62,11 @@ struct Window {
       if (entry[i] == chunk) useful &= ~(1u << i);
     }
   }
-  // Entries before the first useful one will never be of use again.
+  // Entries before the first useful one will never be useful again.
   __device__ u32 cursor() const { return from + (useful ? __ffs(useful) - 1 : length); }
 };
 
-// Notes what NPUs begin with; a thread per NPU.
+// Marks the chunks that NPUs hold at the start. One thread per NPU.
 extern "C" __global__ void note_inputs(u32 npus, u64 words, const u32* own_begin, const u32* own,
                                        u32* have) {
   const u32 npu = blockIdx.x * blockDim.x + threadIdx.x;
@@ -75,12 +76,12 @@ extern "C" __global__ void note_inputs(u32 npus, u64 words, const u32* own_begin
   }
 }
 
-// What a thread knows of its in-link and of the destination that its team serves.
+// A thread's data about its in-link and about the destination that its team serves.
 template <u32 kWindow>
 struct Seat {
   u32 npu, first_link, degree, shift;
-  u32 total, count;  // chunks that the destination must be sent, and was
-  u64 region;        // of the destination's log
+  u32 total, count;  // chunks to send to the destination, and those sent so far
+  u64 region;        // begin of the destination's log
   u32 source, own_first, own_count;
   u64 source_region;
   Window<kWindow> window;
@@ -98,13 +99,13 @@ struct State {
   u32* log_start;
   u8* log_link;
   u32* have;      // a bit per NPU and chunk that it has or is being sent
-  u32* received;  // after each of the last lag + 1 steps, per NPU
+  u32* received;  // chunks sent to each NPU by the end of each of the last lag + 1 steps
   u64* missing;   // transfers yet to be made
-  u32* arrived;   // blocks at the barrier, in all steps of this launch
+  u32* arrived;   // arrivals of blocks at the barrier, over all steps of this launch
 };
 
-// The steps. Where each team serves one destination, threads keep their seats, and with them their
-// windows, from step to step; otherwise teams go round.
+// Runs the steps. If there is a team for each destination, threads keep their seats and windows from
+// step to step; otherwise each team serves several destinations in turn.
 template <bool kKeeps, u32 kWindow>
 __device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& problem,
                       const State& state, u32 first_step, u32 steps) {
@@ -153,7 +154,7 @@ __device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& pro
     const u32 step = first_step + turn;
     u32* const now = received + (u64)(step % slots) * npus;
     const u32* const there = received + (u64)((step + slots - lag) % slots) * npus;
-    // Every thread of a warp goes through every round: shuffles need all of them.
+    // Every thread of a warp takes part in every round, as shuffles require.
     for (u32 round = 0; round < rounds; ++round) {
       if (!kKeeps) seat = sit(mine + round * teams, step);
       Window<kWindow>& window = seat.window;
@@ -165,7 +166,7 @@ __device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& pro
       }
       const u32* const row = have + (u64)seat.npu * words;
       u32 chosen = kNone;  // by this thread's link in this step
-      // Moves the window on until it holds something useful or the log ends.
+      // Moves the window on until it has a useful entry or the log ends.
       const auto look = [&](bool wanted) {
         while (__any_sync(kWarp,
                           wanted && !window.useful && window.from + window.length < available)) {
@@ -190,7 +191,7 @@ __device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& pro
               }
             }
           }
-          // The bits of what was chosen in this step are not set yet.
+          // Chunks chosen in this step are not marked in `have` yet.
           for (u32 other = 0; other < team; ++other) {
             const u32 taken = __shfl_sync(kWarp, chosen, other, team);
             if (looks && taken != kNone) window.drop(taken);
@@ -242,7 +243,7 @@ __device__ void match(u32 npus, u32 team, u32 lag, u64 words, const Problem& pro
   if (kKeeps) rise(seat);
 }
 
-// A window that is kept is worth more entries than one that is read anew in each step.
+// A kept window pays off with more entries than one that is read anew in each step.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     match_keeping(u32 npus, u32 team, u32 lag, u64 words, Problem problem, State state,
                   u32 first_step, u32 steps) {
@@ -255,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   match<false, 4>(npus, team, lag, words, problem, state, first_step, steps);
 }
 
-// How many transfers each in-link of each destination has; a block per destination.
+// Counts the transfers of each in-link of each destination. One block per destination.
 extern "C" __global__ void count_lanes(const u32* in_begin, const u64* log_begin,
                                        const u8* log_link, u64* lane_size) {
   __shared__ u32 sizes[256];
@@ -270,8 +271,8 @@ extern "C" __global__ void count_lanes(const u32* in_begin, const u64* log_begin
   for (u32 i = threadIdx.x; i < degree; i += blockDim.x) lane_size[in_begin[npu] + i] = sizes[i];
 }
 
-// Sorts each destination's log by in-link, in place, and keeps the order of arrival. A warp takes one
-// destination after the other; its part of `spare` holds a copy of the log meanwhile, `longest` entries.
+// Sorts each destination's log by in-link, in place, and keeps the order of arrival. A warp sorts one
+// log at a time; its part of `spare`, of `longest` entries, holds a copy of the log meanwhile.
 extern "C" __global__ void sort_lanes(u32 npus, u64 longest, const u32* in_begin,
                                       const u64* log_begin, const u8* log_link,
                                       const u64* lane_begin, u32* log_chunk, u32* log_start,

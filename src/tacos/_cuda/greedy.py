@@ -1,6 +1,6 @@
-"""The step-synchronous greedy matching on a GPU, with the schedule that the CPU finds.
+"""The step-synchronous greedy matching on a GPU, which finds the same schedule as the CPU.
 
-The kernels are in ``greedy.cu``. Here: what fits on the device, the launches, and the schedule's columns.
+The kernels are in ``greedy.cu``. This module checks what fits on the device, launches them and builds the schedule.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["obstacle", "solve"]
 
 _THREADS = 256
-"""Of a block of the matching; the kernel is compiled for this many."""
+"""Threads per block of the matching kernels, which are compiled for this number."""
 _SERVED = (
     "the GPU supports only all-gather, reduce-scatter and all-reduce over equal direct links, with "
     'link_model="blocking" or a latency that is a multiple of a chunk\'s transmission time; use --device cpu'
 )
 _STEPS = 1024
-"""Steps per launch; in between, the host checks the time, Ctrl-C and what is missing."""
+"""Steps per launch; in between, the host reports progress, notices Ctrl-C and counts missing transfers."""
 _MOST_IN_LINKS = 32
 """A team of threads, one per in-link, must fit into a warp."""
 _BYTES = 9
@@ -38,7 +38,7 @@ _SORTERS = 4096
 
 
 def obstacle(topology: Topology, collective: Collective) -> str:
-    """Return why the GPU does not serve this problem; empty if it does.
+    """Return why the GPU cannot solve this problem; empty if it can.
 
     >>> import tacos
     >>> dgx = tacos.topology.dgx_h100(1)
@@ -70,15 +70,15 @@ def solve(
     progress: Callable[[float], object] | None = None,
     figures: dict[str, float] | None = None,
 ) -> Schedule | None:
-    """Return the schedule that the CPU would find, or nothing if some NPU cannot be reached.
+    """Return the schedule that the CPU would find, or None if some NPU cannot be reached.
 
     Args:
-        topology: Links that are all alike; :func:`obstacle` finds nothing against it.
-        collective: Every NPU wants every chunk.
+        topology: A network of equal links; :func:`obstacle` must be empty for it.
+        collective: A collective in which every NPU needs every chunk.
         seed: As for the greedy engine.
-        provenance: For the schedule.
+        provenance: Provenance of the schedule, as JSON.
         progress: Called from time to time with the share of the work done.
-        figures: Takes the seconds of each part of the work, for benchmarks.
+        figures: Filled with the seconds of each part of the work, for benchmarks.
     """
     begin = time.perf_counter()
     problem = greedy_step_problem(topology, collective, seed)
@@ -145,7 +145,7 @@ def _match(
     chunks: int,
     progress: Callable[[float], object] | None,
 ) -> bool:
-    """Fill the logs; whether every chunk came everywhere."""
+    """Fill the logs; return whether every chunk reaches every NPU."""
     degree = int(np.diff(problem["in_begin"].astype(np.int64)).max())
     team = 1 << max(degree - 1, 0).bit_length()
     words, lag = -(-chunks // 32), problem["lag"]
@@ -181,7 +181,7 @@ def _match(
             together=True,
         )
         before, left = left, int(missing.get(np.uint64)[0])
-        if left == before:  # in more steps than a chunk takes to arrive
+        if left == before:  # nothing was sent in more steps than a chunk takes to arrive
             return False
         step += _STEPS
         if progress is not None:

@@ -1,7 +1,7 @@
 """Compile CUDA kernels with NVRTC, NVIDIA's compiler as a library.
 
-The package ships its kernels as PTX, which the driver translates, so users need no compiler. This module renews the
-PTX (``python -m tacos._cuda.nvrtc``) and serves drivers that do not take the shipped PTX. NVRTC compiles without a GPU.
+The package ships its kernels as PTX, which the driver translates, so users do not need a compiler. This module renews the
+PTX (``python -m tacos._cuda.nvrtc``) and compiles for drivers that do not accept it. NVRTC does not need a GPU.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _check(nvrtc: ctypes.CDLL, code: int) -> None:
 
 
 def _library() -> ctypes.CDLL:
-    """NVRTC from NVIDIA's wheels, as torch and CuPy bring them, or from the system."""
+    """Return NVRTC from NVIDIA's wheels, which torch and CuPy install, or from the system."""
     places: list[Path] = []
     spec = find_spec("nvidia")
     for folder in (spec.submodule_search_locations if spec else None) or []:

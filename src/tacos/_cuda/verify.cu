@@ -1,16 +1,16 @@
-// Checks a schedule over single links that are all alike: written from the rules of the model, and
-// from nothing of what makes such schedules.
+// Checks a schedule over equal single links. Written from the rules of the model, and independent of
+// the code that makes such schedules.
 //
-// A transfer of chunk c over a link from u to v that starts at step s is there `delay` later. Per NPU
-// and chunk are noted: `first`, the earliest start of a copy to it; `last`, one more than the latest
-// start of a sum to it, 0 if there is none; `sent`, a bit if it has added its part to another's sum.
+// A transfer of chunk c over a link from u to v that starts at step s arrives `delay` later. For each
+// NPU and chunk there are: `first`, the earliest start of a copy to it; `last`, one more than the latest
+// start of a sum to it, or 0 if there is none; `sent`, a bit that is set if it has passed its part on.
 //
-// A chunk's sum is right if every NPU but one, the root, passes its part on exactly once, and does so
-// after all parts it is sent have come: times grow along a chain of transfers, so the chains form a
-// tree that ends at the root. The host has counted the transfers: as many copies as there are copies
-// to bring, and as many sums, so that nothing comes twice if everything comes.
+// A chunk's sum is right if every NPU except one, the root, passes its part on exactly once, after all
+// parts sent to it have arrived: times increase along a chain of transfers, so the chains form a tree
+// that ends at the root. The host has checked that the numbers of copies and of sums are those that the
+// collective needs, so if all arrive, none arrives twice.
 //
-// Written for NVRTC: no header is included.
+// Written for NVRTC, without headers.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -30,12 +30,13 @@ struct Lanes {
   const u32* start;
 };
 
-// Whether two transfers over one link keep it busy at different times.
+// Returns whether two transfers over one link keep it busy at different times.
 __device__ bool apart(u32 earlier, u32 later, u64 step_ps, u64 busy_ps) {
   return later > earlier && (u64)(later - earlier) * step_ps >= busy_ps;
 }
 
-// Notes what comes and goes, and that no link carries two chunks at once. A block per lane.
+// Records `first`, `last` and `sent`; counts unknown chunks, parts that are passed on twice, and
+// transfers that overlap on a link. One block per lane.
 extern "C" __global__ void note_transfers(Lanes lanes, u32 chunks, u64 step_ps, u64 busy_ps,
                                           u32* first, u32* last, u32* sent, u64* wrong) {
   const u32 lane = blockIdx.x;
@@ -75,8 +76,8 @@ extern "C" __global__ void note_transfers(Lanes lanes, u32 chunks, u64 step_ps, 
   if (bad) atomicAdd(wrong, bad);
 }
 
-// Counts transfers whose source does not have what they carry when they start. A block per lane.
-// `owner` has, per chunk, who begins with it or, where there are sums, who ends with its sum.
+// Counts transfers that start before their source has the data that they carry. One block per lane.
+// `owner` is, per chunk, the NPU that holds it at the start or, with sums, that ends with its sum.
 extern "C" __global__ void check_sources(Lanes lanes, u32 chunks, u64 step_ps, u64 delay_ps,
                                          u32 any_sums, const u32* owner, const u32* first,
                                          const u32* last, u64* wrong) {
@@ -102,7 +103,7 @@ extern "C" __global__ void check_sources(Lanes lanes, u32 chunks, u64 step_ps, u
   if (bad) atomicAdd(wrong, bad);
 }
 
-// Counts chunks that an NPU should get a copy of and never gets. A block per NPU.
+// Counts the copies that an NPU should receive but does not. One block per NPU.
 extern "C" __global__ void check_copies(u32 chunks, const u32* owner, const u32* first,
                                         u64* wrong) {
   const u32 npu = blockIdx.x;
@@ -113,8 +114,8 @@ extern "C" __global__ void check_copies(u32 chunks, const u32* owner, const u32*
   if (bad) atomicAdd(wrong, bad);
 }
 
-// Finds the NPU that passes no part of a chunk on, where its sum ends; 0xffffffff, and one wrong, if
-// there is none or more than one. A thread per chunk.
+// Finds the NPU that does not pass its part of a chunk on, where the sum ends. If there is not exactly
+// one, the owner is 0xffffffff and `wrong` is incremented. One thread per chunk.
 extern "C" __global__ void find_roots(u32 npus, u32 chunks, const u32* sent, u32* owner,
                                       u64* wrong) {
   const u32 chunk = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,7 +1,7 @@
 """Verification on a GPU, for schedules over equal, direct links.
 
-The kernels are in ``verify.cu``, written from the rules of the model. They only tell whether anything is wrong: what is wrong is
-found again, and described, by the verifier on the CPU.
+The kernels are in ``verify.cu``, written from the rules of the model. They only tell whether anything is wrong; the
+verifier on the CPU then finds and describes the violations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUM, _ACC = 1, 1  # values of a lane's operation and of its source buffer
 
 
 def obstacle(schedule: Schedule) -> str:
-    """Return why the GPU does not check this schedule; empty if it does.
+    """Return why the GPU cannot check this schedule; empty if it can.
 
     >>> import tacos
     >>> dgx = tacos.topology.dgx_h100(1)
@@ -63,8 +63,8 @@ def shows_right(schedule: Schedule, figures: dict[str, float] | None = None) -> 
     """Return whether the kernels find nothing wrong.
 
     Args:
-        schedule: One against which :func:`obstacle` finds nothing.
-        figures: Takes the seconds of the upload and of the check, for benchmarks.
+        schedule: A schedule for which :func:`obstacle` is empty.
+        figures: Filled with the seconds of the upload and of the check, for benchmarks.
     """
     topology, collective = schedule.topology, schedule.collective
     npus, chunks, kind = topology.npus, collective.chunks, collective.parts[0].kind
@@ -133,7 +133,7 @@ def shows_right(schedule: Schedule, figures: dict[str, float] | None = None) -> 
 
 
 def _partners(link: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """Per lane the other lane over its link, or 2^32 - 1."""
+    """Return, for each lane, the other lane over the same link, or 2^32 - 1."""
     partner = np.full(len(link), 0xFFFFFFFF, np.uint32)
     order = np.argsort(link, kind="stable")
     same = np.flatnonzero(np.diff(link[order]) == 0)

@@ -13,7 +13,7 @@ __all__ = ["column"]
 
 
 def column(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArray[Any]:
-    """`values` as a contiguous column of `dtype`.
+    """Return `values` as a contiguous column of `dtype`.
 
     Raises:
         ValueError: They are not whole numbers, do not fit, or are not one-dimensional; the message
@@ -30,7 +30,7 @@ def column(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArra
     """
     array = np.asarray(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, it has {array.ndim} dimensions")
+        raise ValueError(f"{name} must be one-dimensional; it has {array.ndim} dimensions")
     if array.dtype == dtype or not array.size:
         return np.ascontiguousarray(array, dtype)
     if array.dtype.kind not in "iu":

@@ -1,7 +1,7 @@
 """Messages for people who run jobs: the logger ``tacos``, with the levels of :mod:`logging`.
 
-A program that configures logging gets the records as from any library. Otherwise, warnings go to standard error. More is
-printed as ``TACOS_DEBUG`` asks for all topics, or ``TACOS_LOGS`` topic by topic, as ``TORCH_LOGS`` does:
+A program that configures logging gets the records as from any library. Otherwise, warnings go to standard error.
+``TACOS_DEBUG`` prints more about all topics, and ``TACOS_LOGS`` sets topics one by one, as ``TORCH_LOGS`` does:
 ``healing,+flight,-dispatch``. A topic is a logger below ``tacos``. Its plain name prints information, ``+`` before it also
 prints details, and ``-`` prints errors only. ``all`` means every topic.
 """
@@ -21,7 +21,7 @@ TOPICS: Final = {
     "healing": "slow links and ranks, dead links, switching to other algorithms",
     "flight": "the flight recorder",
     "dispatch": "which algorithm serves a call, and why",
-    "metrics": "the page of figures",
+    "metrics": "the page of figures for Prometheus",
 }
 _SIGNS = {"": logging.INFO, "+": logging.DEBUG, "-": logging.ERROR}
 _LEVELS = {

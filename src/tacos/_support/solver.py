@@ -126,8 +126,8 @@ class LinearProgram:
         Args:
             cost: One number per column.
             entries: Rows, columns and values of the matrix, in any order. Entries at the same position are added.
-            row_lower, row_upper: Limits of the rows, at least one of them an array of their number.
-            lower, upper: Limits of the columns; not negative if not given.
+            row_lower, row_upper: Limits of the rows; at least one of them is an array with an entry per row.
+            lower, upper: Limits of the columns; by default columns are not negative.
             integer: Which columns take whole values only; none if not given.
 
         Raises:
@@ -391,7 +391,7 @@ def _run(solver: Any, *, until: float, tick: Callable[[float], object]) -> bool:
 
 
 def _stay() -> None:
-    """Never return: a thread of HiGHS that enters the interpreter during its exit would be unwound, and abort the process."""
+    """Never return: entering the interpreter during its exit would unwind the thread and abort the process."""
     lock = threading.Lock()
     while True:
         lock.acquire()

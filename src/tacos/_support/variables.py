@@ -61,7 +61,7 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "TACOS_ADDRESSES",
-            'where this rank reaches its peers, by channel: `{"1": ["10.0.0.2"]}`, or a file of it',
+            'where this rank reaches its peers, by channel: `{"1": ["10.0.0.2"]}`, or a file that holds this',
         ),
         Variable("TACOS_CARRIER", "what moves the data: `tcp`, `mpi` or `nccl`", "`tcp`"),
         # Algorithms.
@@ -81,7 +81,7 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable(
             "TACOS_DEBUG",
-            "`info`: print each distinct choice of an algorithm; `debug`: and each call",
+            "`info`: print each distinct choice of an algorithm; `debug`: also print each call",
             "`off`",
             ("off", "info", "debug"),
         ),

@@ -418,7 +418,7 @@ def _span(count: int) -> str:
 
 
 def _numbers(npus: Topology | int, given: Iterable[Node], what: str) -> list[Any]:
-    """NPUs as numbers; only names cost a search."""
+    """Return NPUs as numbers; only names need a lookup."""
     items = list(given)
     if not any(isinstance(item, str) for item in items):
         return items

@@ -3,7 +3,7 @@
 ================  ==================================  ===============================================
 ``tacos``         ``.tacos``                          a complete schedule
 ``yaml``          ``.yaml`` ``.yml``                  a topology, as people write it
-``json``          ``.json``                           the same
+``json``          ``.json``                           a topology, with the same fields
 ``graphml``       ``.graphml``, read also ``.xml``    a topology, for graph tools
 ``csv``           ``.csv``                            a topology as a list of links
 ``astra-sim``     ``.astra.yml``, read also ``.yml``  a network of ASTRA-sim's analytical back end
@@ -205,7 +205,7 @@ _SAME_AS = {"yml": "yaml"}
 
 
 class UnknownFormatError(FormatError):
-    """A file's content is of no known format."""
+    """A file's content does not match any known format."""
 
 
 @runtime_checkable
@@ -345,7 +345,7 @@ def exceeded(program: Program) -> list[str]:
     return executor.exceeded(program) if executor and executor.exceeded else []
 
 
-_LONGEST_NAME = 4095  # Linux's limit of a path
+_LONGEST_NAME = 4095  # Linux's limit for a path
 _BOXES = re.compile(r"(.+\.\w+):([0-9]{1,9})(?::(switch|rail))?")
 
 
@@ -353,7 +353,7 @@ def network(text: str) -> Topology:
     """Return the topology of a file or a spec, as the command takes them.
 
     The name of a machine's file may be followed by the number of boxes and their fabric: ``node.xml:4``,
-    ``node.xml:4:rail``. The topology of a schedule's file is the schedule's.
+    ``node.xml:4:rail``. A schedule's file stands for the schedule's topology.
 
     Raises:
         FormatError: The file cannot be read.
@@ -443,7 +443,7 @@ def _kinds(name: str) -> tuple[type, ...]:
 def _check_options(
     name: str, function: Callable[..., Any], given: int, options: dict[str, Any]
 ) -> None:
-    """Refuse options that a format's `function` does not take; its first `given` arguments are ours."""
+    """Refuse options that a format's `function` does not take; its first `given` arguments are not options."""
     known = list(inspect.signature(function).parameters)[given:]
     for option in options:
         if option not in known:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["beside", "network"]
 
 _COMMS = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
-"""Collectives that ASTRA-sim takes a custom implementation of, with their numbers in Chakra."""
+"""Collectives for which ASTRA-sim takes a custom implementation, with their numbers in Chakra."""
 
 
 def beside(
@@ -76,8 +76,9 @@ def network(topology: Topology, program: Program) -> str | None:
     """Return ASTRA-sim's description of a network on which it runs a program, or None.
 
     One ring, clique or switch is described as it is. On other networks of equal links, a program that only sends to
-    neighbours takes as long on a clique, where each pair has its own link. A clique works with both analytical backends;
-    the congestion-aware one takes a single dimension. Otherwise a product of rings, cliques and switches is described as one.
+    neighbours takes the same time on a clique, where each pair has its own link. A clique works with both analytical
+    backends; the congestion-aware one takes a single dimension. Other products of rings, cliques and switches are
+    described dimension by dimension.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4, bandwidth="50GiB/s", latency="500ns")

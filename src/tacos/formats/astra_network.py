@@ -7,8 +7,8 @@ The YAML has a building block for each dimension; the first varies fastest::
     bandwidth: [200.0, 100.0, 50.0]      # GB/s of a link, and here a GB is 2^30 bytes
     latency: [50.0, 500.0, 2000.0]       # ns
 
-An ns-3 file has a line ``nodes switches links``, a line with the numbers of the switches, and a cable
-``src dst rate delay error`` in every further line.
+An ns-3 file has a line ``nodes switches links``, a line with the numbers of the switches, and then one cable
+``src dst rate delay error`` per line.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class _Whole(Struct):
 
     in_place: bool
     collective: list[_Part]
-    # Stored as text within the JSON, since Python's values may be outside of JSON, such as an infinite bound.
+    # Stored as text within the JSON, since some Python values, such as an infinite bound, are not valid JSON.
     provenance: str
 
 
@@ -135,8 +135,8 @@ def write(
         path: The prefix.
         size: Size of a program's collective; a schedule has its own.
         topology: Network of a program; a schedule has its own.
-        reduce_bandwidth: How fast NPUs reduce, by default as the topology says. A reduction takes whole
-            microseconds, and 1 ns if it takes no time.
+        reduce_bandwidth: How fast NPUs reduce; by default the topology's reduce bandwidth. A reduction takes whole
+            microseconds, or 1 ns if it takes no time.
         in_place: Whether a lowered schedule's input and output are the same memory.
 
     Raises:
@@ -271,7 +271,7 @@ def _named_groups(
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
     """Return all groups by number, and the number of each group that nodes refer to by name.
 
-    Traces of PyTorch list their process groups in metadata nodes; a file of groups comes first.
+    Traces of PyTorch list their process groups in metadata nodes; a file of groups takes precedence.
     """
     listed = {number: list(members) for number, members in groups.items()}
     everyone = list(range(found.ranks))
@@ -300,7 +300,7 @@ def _named_groups(
 
 
 def _process_groups(text: str) -> list[tuple[str, list[int]]]:
-    """Return the groups in the inputs of a metadata node: a list with one text, which is JSON; [] for other metadata."""
+    """Return the groups in a metadata node's inputs, a list with one JSON text; [] for other metadata."""
     try:
         fields = msgspec.json.decode(text[2:-2], type=list[_ProcessGroup])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -373,7 +373,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     missing = next((rank for rank, found in enumerate(ranks) if rank != found), None)
     if missing is not None:
         raise FormatError(
-            f"{_file(prefix, missing)}: No such file or directory, though there is {last}.et"
+            f"{_file(prefix, missing)}: No such file or directory, though {prefix.name}.{last}.et exists"
         )
     if not ranks:
         raise FormatError(f"{_file(prefix, 0)}: No such file or directory")

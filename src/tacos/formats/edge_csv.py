@@ -1,11 +1,11 @@
-"""Edge lists in CSV: a directed link in every row, ``src,dst,latency,bandwidth``.
+"""Edge lists in CSV: one directed link per row, ``src,dst,latency,bandwidth``.
 
 A header may name the columns in any order, with units: ``Latency (ns)``, ``bandwidth_GBps``; other
 columns are ignored. Without units, numbers are seconds and bytes per second, or each field has its own
-(``500ns``). A first line with a single number says how many nodes are NPUs. Nodes are numbers or names; a
+(``500ns``). A first line with a single number gives the number of NPUs. Nodes are numbers or names; a
 name with ``switch`` in it is a switch. A million rows are read in seconds, without an object per row.
 
-The file holds only links, and not what switches can do or how links behave.
+The file holds only links, neither the capabilities of switches nor the link model.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _nodes(
         if largest > 2 * len(src):
             row = int(np.flatnonzero((src == largest) | (dst == largest))[0])
             raise ValueError(
-                f"line {rows.lines[row]}: a node is {largest}, "
-                f"which {len(src)} links cannot connect with all before it"
+                f"line {rows.lines[row]}: node {largest} is too large; "
+                f"{len(src)} links cannot connect it with all nodes before it"
             )
         if npus is not None and npus > largest + 1:
             raise ValueError(f"npus is {npus}, but the last node is {largest}")
@@ -191,7 +191,7 @@ def _nodes(
     if n == 0:
         raise ValueError(f"all nodes are switches by their names, such as {quoted(words[0])}")
     if npus not in (None, n):
-        raise ValueError(f"npus is {npus}, but {n} names are not those of switches")
+        raise ValueError(f"npus is {npus}, but {n} nodes do not have the name of a switch")
     src, dst = number[which.ravel()].reshape(2, -1)
     return src, dst, n, [words[i] for i in order]
 

@@ -74,7 +74,7 @@ def read(
 
 
 def write(topology: Topology, path: Location) -> None:
-    """Write a topology as GraphML, atomically; dimensions and symmetry are not in it.
+    """Write a topology as GraphML, atomically, without dimensions and symmetry.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -99,7 +99,7 @@ def _after(tag: bytes, data: bytes, begin: int, end: int) -> int:
 
 
 def _odd(gaps: list[bytes]) -> list[int]:
-    """Return the texts between regular elements that are not white space, and the last text."""
+    """Return the indices of the gaps between regular elements that are not white space, and of the last gap."""
     last = len(gaps) - 1
     if not b"".join(gaps[:-1]).strip():
         return [last]
@@ -130,9 +130,9 @@ class Graph:
         self.default_key = ("", "", "")
         self.defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
         self.ids: dict[str, int] = {}
-        self.lines = array("q")  # of the nodes' elements; 0: named by an edge only
+        self.lines = array("q")  # line of each node's element; 0: only an edge names it
         self.labels: list[str] = []
-        self.bits: list[int] = []  # -1: an NPU; otherwise a switch and what it can do
+        self.bits: list[int] = []  # -1: an NPU; otherwise the capabilities of a switch
         self.ends = array("q")
         self.speeds = array("q")
         self.speed_codes: dict[tuple[str, str], int] = {}
@@ -157,7 +157,7 @@ class Graph:
         elif name == "graph":
             self.graphs += 1
             if self.graphs > 1:
-                raise ValueError(f"line {line}: a second or nested <graph>; there must be one")
+                raise ValueError(f"line {line}: a second or nested <graph>; there must be only one")
             self.undirected = attributes.get("edgedefault", "undirected") != "directed"
         elif name == "node":
             self.node = self._number(self._attribute("id", attributes, name))
@@ -214,7 +214,7 @@ class Graph:
         targets: list[bytes],
         bodies: list[bytes | None],
     ) -> None:
-        """Add elements in order: nodes without data and, where that is None, edges."""
+        """Add elements in order: nodes without data or, where `nodes` has None, edges."""
         if nodes.count(None) == len(nodes):
             return self._add_edges(sources, targets, bodies)
         at = 0
@@ -233,7 +233,7 @@ class Graph:
         labels = b"\n".join(nodes).decode("ascii").split("\n")
         self.ids.update(zip(labels, range(first, first + len(nodes)), strict=True))
         if len(self.ids) < first + len(nodes):
-            raise ValueError("a node has been there before, or an edge has named it")
+            raise ValueError("a node appears twice, or an edge names it before it appears")
         self._numbers.update(zip(nodes, range(first, first + len(nodes)), strict=True))
         self.labels += labels
         self.lines.extend([1] * len(nodes))
@@ -255,7 +255,7 @@ class Graph:
             self._bodies.clear()
 
     def forget_bodies(self) -> None:
-        """Start anew after keys, which may change the meaning of data."""
+        """Forget the codes of edge bodies, since new keys may change the meaning of data."""
         self._bodies.clear()
 
     def _body_code(self, body: bytes | None) -> int:

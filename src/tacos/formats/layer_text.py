@@ -8,8 +8,8 @@ the forward pass, of the input gradient and of the weight gradient, and the time
     conv1  -1  13003 NONE 0  12864 NONE 0  32291 ALLREDUCE 37632  3229
 
 Files of ASTRA-sim begin with a parallelism, which determines which dimensions of the network the collectives use and
-what waits for them, and the number of layers. Files of LIBRA have only layers. A second file lists, for the forward
-pass and both gradients, how many NPUs of each dimension take part; -1 means none. In LIBRA nothing overlaps::
+what waits for them, and the number of layers. Files of LIBRA have only layers, and nothing overlaps. A second file lists,
+for the forward pass and both gradients, how many NPUs of each dimension take part; -1 means none::
 
     Forward: [4, 2, -1]
     InputGrad: [4, 2, -1]
@@ -44,7 +44,7 @@ __all__ = ["looks_like_astra", "looks_like_libra", "read_astra", "read_libra"]
 
 _COMP, _COLL = 2, 3
 _COMMS = {"allreduce": 0, "allgather": 2, "alltoall": 6, "reducescatter": 7}
-"""Collectives by name, and Chakra's numbers."""
+"""Collectives by name, with their numbers in Chakra."""
 _PARALLELISMS = (
     "MICRO",
     "DATA",
@@ -83,7 +83,7 @@ class _Layer:
 
 
 class _Communicators(Struct):
-    """LIBRA's file: NPUs of each dimension that take part, or -1."""
+    """LIBRA's file: number of NPUs of each dimension that take part, or -1."""
 
     Forward: list[int]
     InputGrad: list[int]
@@ -324,7 +324,7 @@ class _Graph:
         return [len(self.kind) - 1]
 
     def workload(self) -> Workload:
-        """Return the numbers of all ranks."""
+        """Return the workload of all ranks."""
         if not self.kind:
             raise ValueError("no layer computes or communicates anything")
         ranks, rows = prod(self.dims), len(self.kind)
@@ -397,7 +397,7 @@ class _Loop:
         self.updated: list[list[int]] = [[] for _ in layers]
 
     def _read_transformer(self, words: list[str], npus: int) -> tuple[int, ...]:
-        """``model_parallel_NPU_group: 4 checkpoints: 2 2 11 checkpoint_initiates: 2 19 10``"""
+        """Read a header such as ``model_parallel_NPU_group: 4 checkpoints: 2 2 11 checkpoint_initiates: 2 19 10``."""
         lists: dict[str, list[int]] = {}
         for word in words:
             if word.endswith(":"):

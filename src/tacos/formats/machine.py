@@ -1,4 +1,4 @@
-"""One machine as its devices and cables, and copies of it on a fabric as a topology.
+"""A machine as devices and cables, and the topology of one or several such machines.
 
 Descriptions of real machines (`nccl_topo`, `nvidia_smi`) list GPUs, NICs, PCIe bridges and CPUs. GPUs
 become NPUs; everything else between them becomes a switch. Dead ends are left out: NICs of a single machine,
@@ -52,7 +52,7 @@ class Machine:
     names: list[str] = field(default_factory=list)
     cables: list[Cable] = field(default_factory=list)
     nic_Bps: dict[int, int] = field(default_factory=dict)
-    """Each NIC's link to the fabric."""
+    """Bandwidth of each NIC's link to the fabric."""
 
     def add(self, kind: str, name: str, bandwidth_Bps: int = 0) -> int:
         """Add a device (``"gpu"``, ``"nic"``, ``"bridge"``, ``"cpu"`` or ``"switch"``) and return its number."""
@@ -126,7 +126,7 @@ class Machine:
         GPUs keep the order in which they were added. A rail joins the NICs at one position in all boxes.
 
         Raises:
-            ValueError: there are no GPUs, no NICs to join boxes with, or no path between two GPUs.
+            ValueError: There are no GPUs, no NICs to join boxes with, or no path between two GPUs.
         """
         if fabric not in ("switch", "rail"):
             raise ValueError(f'fabric must be "switch" or "rail"; got {fabric!r}')

@@ -62,8 +62,7 @@ def _from_json(text: str) -> Any:
 def _from_yaml(text: str) -> Any:
     """Return the value of a YAML document of mappings, lists and plain values.
 
-    It is built from the parser's events, which give the lines of duplicate keys and aliases. Words are read as in JSON, so
-    a node may be called ``on`` or ``1:30``.
+    It is built from the parser's events, which give the lines of duplicate keys and aliases.
     """
     import yaml
 
@@ -104,7 +103,7 @@ def _value_of(events: Iterator[Any]) -> Any:
         elif kind == "AliasEvent":
             raise ValueError(f"line {line}: aliases (*{event.anchor}) are not supported")
         elif kind == "DocumentStartEvent" and documents:
-            raise ValueError(f"line {line}: a second document; there must be one")
+            raise ValueError(f"line {line}: a second document; there must be only one")
         else:
             continue
         if not stack:

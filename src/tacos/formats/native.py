@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
 VERSION = 3
-"""The version of the format. Any change of the fields, the sections or their meaning increases it; old versions stay readable.
+"""The version of the format. Any change of the fields, the sections or their meaning increases it; old versions stay
+readable.
 
-The model of time is part of that meaning: a file whose transfers end at a different time is refused.
+The model of time is part of that meaning: a file is refused if its transfers do not end at the time that its header states.
 """
 
 # Like PNG's: a first byte that is not text, and line endings that a text-mode transfer would change.
@@ -184,7 +185,7 @@ def write(schedule: Schedule, path: Location) -> None:
     Equal schedules give equal bytes.
 
     Raises:
-        FormatError: Something is at ``path`` that is not a regular file.
+        FormatError: ``path`` exists and is not a regular file.
         OSError: The file cannot be written.
 
     >>> import tempfile, tacos
@@ -334,7 +335,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             quantum_ps=schedule.quantum_ps,
             orders=schedule.orders,
             time_ps=schedule.time_ps,
-            # Stored as text within the JSON, since Python's values may be outside of JSON, such as an infinite bound.
+            # Stored as text within the JSON, since some Python values, such as an infinite bound, are not valid JSON.
             provenance=json.dumps(schedule.provenance),
             facts=_Facts(
                 engine=schedule.engine,
@@ -351,7 +352,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
 
 
 def _facts(header: _Schedule) -> dict[str, Any]:
-    """Return the program's typed fields. Old versions store them in the provenance, which may hold anything."""
+    """Return the schedule's typed fields. Old versions store them in the provenance, which may hold anything."""
     told = json.loads(header.provenance)
     if header.facts is None:
         engine, bound_s = told.get("engine"), told.get("bound_s")
@@ -407,7 +408,7 @@ def _parts(parts: list[_Part], columns: _Columns) -> list[CollectivePart]:
 
 @contextmanager
 def _opened(path: Location) -> Iterator[tuple[BinaryIO, _Header]]:
-    """Open a file, positioned after its header, and its header; errors name the file."""
+    """Open a file and read its header; the file is then positioned after it. Errors name the file."""
     with _binary(path) as file:
         try:
             yield file, _read_header(file)
@@ -440,7 +441,9 @@ def _read_header(file: BinaryIO) -> _Header:
         raise ValueError("the file is empty")
     if not preamble.startswith(_MAGIC):
         if preamble.startswith(_MAGIC[:4]):
-            raise ValueError("the signature is damaged, as by a transfer in text mode or a cut")
+            raise ValueError(
+                "the signature is damaged: the file was transferred in text mode or is cut short"
+            )
         raise ValueError("not a .tacos file: it lacks the signature")
     if len(preamble) < _PREAMBLE:
         raise ValueError(f"the file has {size} bytes: it is cut short")
@@ -561,7 +564,7 @@ def _write_block(out: BinaryIO, payload: memoryview) -> None:
 def _read_block(file: BinaryIO, payload: memoryview, what: str) -> None:
     crc = 0
     for piece in _pieces(payload):
-        file.readinto(piece)  # type: ignore[attr-defined]  # binary files of the library have it
+        file.readinto(piece)  # type: ignore[attr-defined]  # binary files of the standard library have it
         crc = zlib.crc32(piece, crc)
     _check_end(file, _padding(len(payload)), crc, what)
 

@@ -1,6 +1,6 @@
 """Topology files of NCCL and RCCL, as ``NCCL_TOPO_DUMP_FILE`` writes them: one machine in XML.
 
-``system`` holds ``cpu`` elements (NUMA domains), these nest ``pci`` (bridges and devices), and a device
+``system`` holds ``cpu`` elements (NUMA domains), which hold nested ``pci`` (bridges and devices); a device
 holds a ``gpu`` with its ``nvlink`` or ``xgmi`` cables, or a ``nic`` with its ``net`` ports. A file
 describes one machine; `read` takes the number of machines, and how their NICs are joined.
 
@@ -9,9 +9,8 @@ bandwidth; NVSwitches are one switch. PCIe bridges and CPUs are switches, and ev
 
 The files name generations, not speeds. Nominal speeds are vendors' figures for one direction; those of NCCL and RCCL
 (``speeds="nccl"``) are the values that their own search uses, measured on real machines. The speeds between CPUs are
-NCCL's in both cases. Latencies are not on data sheets: 0.7 us over a direct
-cable, half of it per link of a switch and 1.3 us to the fabric as in `tacos.topology.machines`, 0.25 us per
-PCIe link as an assumption.
+NCCL's in both cases. Latencies are not on data sheets: 0.7 us over a direct cable, half of it per link of a switch and
+1.3 us to the fabric are as in `tacos.topology.machines`, and 0.25 us per PCIe link is an assumption.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def _tree(data: bytes) -> _Element:
 
 @dataclass
 class _Gpu:
-    element: _Element | None  # None: only its PCI class says that it is one
+    element: _Element | None  # None: only its PCI class shows that it is a GPU
     busid: str
     device: int = -1
     cpu: int = -1
@@ -191,7 +190,7 @@ class _Builder:
         self._unique_names()
 
     def _find_gpus(self, element: _Element) -> None:
-        """Return all GPUs in the order of the file, in which `_pci` meets them too."""
+        """Collect all GPUs in the order of the file, in which `_pci` also visits them."""
         for child in element.children:
             if child.name == "pci" and _is_gpu(child):
                 inner = next((one for one in child.children if one.name == "gpu"), None)
@@ -264,7 +263,7 @@ class _Builder:
         return int(lane[self.column] * min(width, 64) * _MB)
 
     def _cables(self) -> None:
-        """Add links of NVLink, xGMI and C2C; a cable that one end lists twice or not at all counts once."""
+        """Add links of NVLink, xGMI and C2C; a cable counts once, whether both ends list it or only one."""
         direct: dict[tuple[int, int], int] = {}
         to_switch: dict[int, int] = {}
         for gpu in self.gpus:
@@ -321,7 +320,7 @@ class _Builder:
 
 
 def _is_gpu(pci: _Element) -> bool:
-    """Return whether an element is a GPU: one is inside it or, in handwritten files, its class says so."""
+    """Return whether an element is a GPU: it contains a ``gpu`` or, in handwritten files, has the class of one."""
     if any(child.name == "gpu" for child in pci.children):
         return True
     return not pci.children and pci.text("class").startswith(("0x03", "0x1200"))
@@ -335,7 +334,7 @@ def _busid(pci: _Element) -> str:
 
 
 def _gcn(gpu: _Element) -> int:
-    """Return the generation of an AMD GPU (910 or gfx90a for an MI250) as a number that grows with it."""
+    """Return the generation of an AMD GPU (910 or gfx90a for an MI250) as a number that grows with the generation."""
     text = gpu.text("gcn").removeprefix("gfx").partition(":")[0]
     return 910 if text == "90a" else int(text) if re.fullmatch("[0-9]{3,4}", text) else 910
 

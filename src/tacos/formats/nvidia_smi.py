@@ -99,7 +99,7 @@ def read(
 
 
 def _matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return the devices, GPUs first as the text has them, the cells between them, and NUMA domains."""
+    """Return the devices (GPUs first, as in the text), the cells between them, and their NUMA domains."""
     lines = [line.split() for line in _CONTROL.sub("", text).splitlines()]
     head = next((i for i, words in enumerate(lines) if words and _DEVICE.fullmatch(words[0])), -1)
     if head < 0 or not lines[head][0].startswith("GPU"):

@@ -75,7 +75,7 @@ def text_of(path: Location, most: int = MOST_BYTES) -> str:
 
 
 def beginning(path: Location) -> str:
-    """Return the first 64 KiB of a file as text, to tell its format; empty if it is not a regular file.
+    """Return the first 64 KiB of a file as text, to identify its format; empty if it is not a regular file.
 
     A stream is read from its position, and then set back to it.
     """

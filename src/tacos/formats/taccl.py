@@ -7,8 +7,8 @@ number of nodes and the allowed links; `read` with a sketch returns the topology
 the sketch itself, whose other fields (relays, symmetries, chunks) are hints for a search.
 
 Between two nodes, a sender has a link to each of its receivers. With more nodes, the ports of senders and receivers are
-shared, which is modelled as a switch. As in TACCL, the NICs of a node
-share their bandwidth evenly among the links that leave it.
+shared, which is modelled as a switch. As in TACCL, the NICs of a node share their bandwidth evenly among the links that
+leave it.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ def _node(profile: _Profile, costs: _Costs) -> Topology:
         wiring = columns_of(machines.dgx1(bandwidth="1B/s"))  # a pair of cables is a link of 2 B/s
         speed = np.where(np.asarray(wiring.bandwidth_Bps) == 2, fast[0], fast[1])
         return _named(profile, gpus, [wiring._replace(bandwidth_Bps=speed, latency_ps=alpha)], [])
-    raise ValueError(f"node_betas_list has {len(fast)} entries; it must have 1 or 2, or links")
+    raise ValueError(
+        f"node_betas_list has {len(fast)} entries; it must have 1 or 2 unless links is given"
+    )
 
 
 def _custom(profile: _Profile, costs: _Costs, alpha: int) -> Topology:
@@ -325,7 +327,7 @@ def _cluster(node: Topology, sketch: TacclSketch, profile: _Profile, costs: _Cos
 
 
 def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]:
-    """Return the receivers of each sender, as places within a node."""
+    """Return all pairs (sender, receiver), as places within a node."""
     field = "sketch: internode_sketch.internode_conn"
     if conn == "fully-connected":
         return [(src, dst) for src in range(gpus) for dst in range(gpus)]
@@ -348,7 +350,7 @@ def _pairs(conn: dict[str, list[int]] | str, gpus: int) -> list[tuple[int, int]]
 
 
 def _components(pairs: list[tuple[int, int]]) -> dict[tuple[int, bool], int]:
-    """Return a number for every sender (gpu, True) and receiver (gpu, False), the same where pairs join them."""
+    """Return a number for every sender (gpu, True) and receiver (gpu, False); ends that a pair joins share it."""
     above: dict[tuple[int, bool], tuple[int, bool]] = {}
 
     def top(end: tuple[int, bool]) -> tuple[int, bool]:

@@ -1,9 +1,9 @@
-"""Topologies of TE-CCL, which are known by name: its input JSON has ``TopologyParams``.
+"""Topologies of TE-CCL, which ``TopologyParams`` in its input JSON gives by name.
 
 The networks are those that TE-CCL describes, with its constants: NVLinks of 25 and 50 GB/s, 12.5 GB/s
 between NDv2 and DGX-2 boxes, xGMI of 50 GB/s, meshes of 100 GB/s. Where its code differs from its
-description (GPU 0 taken for a switch in two NDv2 boxes, switches of several AMD boxes off by one), the
-description holds. Its mesh joins i and i + 1 also where a row ends; so does this one, so that published
+description (GPU 0 taken for a switch in two NDv2 boxes, switches of several AMD boxes off by one), this module
+follows the description. Its mesh joins i and i + 1 also where a row ends; so does this one, so that published
 schedules fit.
 """
 

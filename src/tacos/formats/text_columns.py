@@ -1,4 +1,4 @@
-"""Text tables as NumPy columns, for files with a link in every line.
+"""Text tables as NumPy columns, for files with one link per line.
 
 There is no object per line or field: delimiters are found in the bytes, and each column becomes an array of short byte
 strings and then of numbers. A wrong field is located afterwards, with its line.
@@ -138,14 +138,14 @@ def quantities(
     convert: Callable[..., int],
     unit: float | None = None,
 ) -> NDArray[np.int64]:
-    """Return a column of bandwidths or times, plain numbers of one `unit` or strings with their own.
+    """Return a column of bandwidths or times: plain numbers in one `unit`, or strings with their own units.
 
     Args:
         fields: The column.
         what: Its name in messages.
         lines: The line of each row.
         convert: `tacos.units.bandwidth_Bps` or `tacos.units.time_ps`.
-        unit: The core's value of a plain 1; by default that of `convert`.
+        unit: Value of a plain 1 in the core's unit; by default as `convert` reads it.
 
     >>> from tacos.units import time_ps
     >>> quantities(np.array([b"5e-7", b"1"]), "latency", np.array([1, 2]), time_ps)

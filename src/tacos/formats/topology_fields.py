@@ -1,4 +1,4 @@
-"""The fields of a topology file: their types, the JSON Schema made from them, and errors of their values."""
+"""The fields of a topology file: their types, the JSON Schema made from them, and errors in their values."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class File(Struct, forbid_unknown_fields=True):
     reduce_bandwidth: Quantity | None = None
     base: (
         Annotated[
-            str, Meta(description='A short name such as "dgx-h100:4", or another file, from here.')
+            str, Meta(description='A spec such as "dgx-h100:4", or a file, relative to this one.')
         ]
         | None
     ) = None
@@ -210,7 +210,7 @@ def decoded(data: Any) -> File:
 
 
 def _reworded(message: str) -> str:
-    """Return a message of msgspec in our words."""
+    """Reword a message of msgspec."""
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
         return message[0].lower() + message[1:].replace("`", "")

@@ -14,7 +14,8 @@ A file starts from a spec and edits it, or lists NPUs, switches, links and repea
 
 ``formats/markup.py`` handles the syntax, ``topology_fields`` the fields and their JSON Schema. This module
 handles their meaning: nodes by number, by name, by a range ``"0..7"``, by a pattern such as ``"box*/npu0"``, or a
-list of these; boxes of one or several kinds that repeat; racks; edits of a base. A wrong file gets one FormatError that names file, field and value.
+list of these; boxes of one or several kinds that repeat; racks; edits of a base. A wrong file gets one FormatError that
+names file, field and value.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class _BoxKind:
         return len(self.inner) - self.npus
 
     def named(self, begin: int, end: int) -> list[str]:
-        """Return the names of some nodes of all boxes."""
+        """Return the names of the nodes `begin` to `end` of every box."""
         return [
             f"{self.name}{b}/{name}" for b in range(self.count) for name in self.inner[begin:end]
         ]
@@ -410,7 +411,7 @@ class _Reader:
         )
 
     def _add_machine(self, machine: Topology, ids: Ints) -> None:
-        """Return the links of a machine, once for each row of `ids`."""
+        """Add the links of a machine, once for each row of `ids`."""
         self._make_room(len(ids) * machine.links)
         block = columns_of(machine)
         self.blocks += [block._replace(src=row[block.src], dst=row[block.dst]) for row in ids]
@@ -426,7 +427,7 @@ class _Reader:
         return [*(f"rack{r}" for r in range(racks)), *(["spine"] if racks > 1 else [])]
 
     def _add_racks(self, racks: Racks, kinds: list[_BoxKind], first: int) -> None:
-        """Return links from each NPU to its rack's switch (number `first` in rack 0), and from there to the spine."""
+        """Add links from each NPU to its rack's switch (number `first` in rack 0), and from there to the spine."""
         link = Link(bandwidth=racks.bandwidth, latency=racks.latency)
         bandwidth, latency = self._speed(link, "racks")
         sizes = np.concatenate([np.full(kind.count, kind.npus) for kind in kinds])
@@ -466,7 +467,7 @@ class _Reader:
         )
 
     def _add_links(self, links: list[Link], nodes: _Nodes, field: str, ids: Ints) -> None:
-        """Return the links between the given nodes, once for each row of `ids`, which numbers them."""
+        """Add the links between the given nodes, once for each row of `ids`, which numbers them."""
         local: list[Links] = []
         for i, link in enumerate(links):
             place = f"{field}[{i}]"
@@ -494,7 +495,7 @@ class _Reader:
                 )
             for end in (0, 1):
                 node = row[end]
-                if isinstance(node, int) and 0 <= node < len(nodes.names):  # no call for most rows
+                if isinstance(node, int) and 0 <= node < len(nodes.names):  # saves most calls
                     columns[end, i] = node
                     continue
                 found = (
@@ -586,7 +587,7 @@ def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
 def _check_symmetric(topology: Topology) -> None:
     """Refuse a claim of symmetry that a shift along a dimension disproves."""
     if not topology.dims:
-        raise ValueError("symmetric is true, which needs dims")
+        raise ValueError("symmetric is true, but dims is missing")
     npus = np.arange(topology.npus)
     stride = 1
     before = _links_by_npu(topology, npus)
@@ -599,7 +600,7 @@ def _check_symmetric(topology: Topology) -> None:
 
 
 def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]]:
-    """Return all links with canonical numbers for the NPUs, equal for networks that differ only in order.
+    """Return all links in a canonical order, with the NPUs renumbered; equal for networks that differ only in order.
 
     A switch is identified by its links, so they must all lead to NPUs.
     """

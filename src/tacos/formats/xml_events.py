@@ -98,7 +98,7 @@ def parse(
 
 
 def root_of(head: str) -> str:
-    """Return the name of the first element of a text, or nothing.
+    """Return the name of the first element of a text, or an empty string.
 
     >>> root_of("<?xml version='1.0'?><!-- a <b> --><system version='1'>")
     'system'

@@ -110,7 +110,7 @@ def compare(
         effort: As for :func:`~tacos.search.synthesis.synthesize`.
         time_limit: Seconds for each engine and size. An engine that has found nothing by then is not
             tried at the remaining sizes.
-        consistent: Whether schedules after which NPUs may have different bits of one sum come after all others; they
+        consistent: Whether schedules that may leave NPUs with different bits of a sum are ranked after all others; they
             are marked in any case.
         executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor, such as a
             process pool; the threads of this machine if none is given. It stays open.
@@ -281,7 +281,7 @@ def _marked(schedule: Schedule, report: Report) -> Schedule:
 def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
     begin = time.perf_counter()
     try:
-        with warnings.catch_warnings():  # the note says it
+        with warnings.catch_warnings():  # the candidate's note reports it
             warnings.simplefilter("ignore", WrongScheduleWarning)
             schedule = _schedule(task, report)
     except (TacosError, ValueError, MemoryError) as error:

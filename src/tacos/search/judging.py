@@ -44,7 +44,7 @@ def noted(answer: Answer, facts: dict[str, Any]) -> Answer:
 
 
 class Judge:
-    """Times schedules by execution and lets only right ones pass.
+    """Times schedules by execution, and accepts only correct ones.
 
     Attributes:
         target: What will execute the schedule.
@@ -71,8 +71,8 @@ class Judge:
     def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
         """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
-        A schedule whose own time is not below the time to beat is not run, since execution only adds to it. A schedule
-        that turns out not to be below it when it is run gets some time that is not below it.
+        A schedule whose own time is not below the time to beat is not run, since execution only adds to it. If its
+        executed time does not beat it either, the time returned may be any time that does not.
         """
         to_beat = min(to_beat, self.to_beat)
         if schedule.time_ps >= to_beat or self.target == "schedule":
@@ -166,7 +166,7 @@ def failure(engine: str, question: Question, error: Exception) -> str:
 
 
 def inconsistent(schedule: Schedule, difference: str) -> str:
-    """Say why ``"auto"`` does not return a right schedule."""
+    """Return why ``"auto"`` does not return a correct schedule."""
     return (
         f"the schedules of engine {schedule.engine} may leave NPUs with different bits of a sum: "
         f"{difference}; pass consistent=False to accept them"

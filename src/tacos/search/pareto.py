@@ -1,8 +1,8 @@
 """SCCL's problem: what are the fewest steps, and the fewest rounds for a given number of chunks?
 
-In step s, an algorithm of C chunks per part, S steps and R rounds sends over every link as many chunks as the
-link's bandwidth allows in the step's rounds, r_1 + … + r_S = R. What arrives in a step can be forwarded in the
-next. Small buffers need few steps (S latencies), large ones few rounds per chunk (R/C transmissions of a part).
+An algorithm has C chunks per part, S steps and R rounds, of which step s has r_s: r_1 + … + r_S = R. In a step, a
+link carries at most the chunks that its bandwidth allows in the step's rounds; they can be forwarded in the next
+step. Small buffers need few steps (S latencies), large ones few rounds per chunk (R/C transmissions of a part).
 :func:`pareto` returns the algorithms that no other beats in both. SCCL (Cai et al., PPoPP 2021) uses an SMT
 solver; here an integer program minimises the rounds.
 """
@@ -170,7 +170,7 @@ class _Search:
         self.least_half = min(each) if len(each) == self.halves else Fraction(0)
 
     def _least_rounds(self, topology: Topology, collective: Collective) -> Fraction:
-        """The rounds per chunk of the fluid bound."""
+        """Return the rounds per chunk of the fluid bound."""
         if not topology.links:
             return Fraction(0)
         unit = gcd(*topology.link_bandwidth_Bps.tolist())
@@ -203,8 +203,8 @@ class _Search:
     def _best(self, steps: int, max_chunks: int, before: Point | None) -> Point | None:
         """Return the algorithm with the fewest rounds per chunk, if it has fewer than the one with fewer steps.
 
-        Symmetric algorithms are tried first: they are found quickly, and leave less to search. So are the numbers of
-        chunks that could come closest to the bound.
+        Symmetric algorithms are tried first: they are found quickly, and leave less to search. Numbers of chunks are
+        tried in the order of how close to the bound they could come.
         """
         best, undecided = before, False
 
@@ -280,7 +280,7 @@ class _Search:
         stepped = in_steps(network, problem, hops)
         lost = stepped.unreachable()
         if lost is not None:
-            raise InfeasibleError(f"{network.node_name(lost[1])} cannot get what it needs")
+            raise InfeasibleError(f"{network.node_name(lost[1])} cannot get a chunk that it needs")
         group = own_symmetry(network, problem, hops) if symmetric else None
         if symmetric and group is None:
             return None, "unknown"

@@ -23,13 +23,13 @@ class Question:
 
     Attributes:
         topology: The network to search on.
-        collective: What is to be achieved; its number of chunks may be open.
+        collective: The collective; its number of chunks may be open.
         seed: Random seed for engines that use one.
         effort: How hard to try.
         watch: The caller's time limit and progress.
         known_bound: The problem's bound, if it is known already.
         sketch: What the schedule may use.
-        device: Where engines that can use a GPU work, and the verifier.
+        device: Where the verifier, and engines that can use a GPU, run.
     """
 
     topology: Topology

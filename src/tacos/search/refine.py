@@ -29,18 +29,18 @@ _EFFORTS = {"fast": 0.1, "normal": 1.0, "high": 8.0}
 _HOPS = 100_000_000
 """Hops examined per unit of effort: about 10 s."""
 _SLICE, _SLICE_PER_TRANSFER = 400_000, 8
-"""Hops of a slice at least, and per transfer."""
+"""Least number of hops in a slice, in total and per transfer."""
 _START_PER_TRANSFER = 4
-"""Hops that could be examined in the time that the start of a slice takes, per transfer."""
+"""Cost of starting a slice, per transfer, in hops that could be examined in that time."""
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
-"""Hops that could be examined in the time that the execution of a transfer takes."""
+"""Cost of an execution, per transfer, in hops that could be examined in that time."""
 _NEWS = 0.995
-"""A schedule is executed if it is shorter by this factor than the last one that was."""
+"""A schedule is executed if its time is below this factor of the last executed one's."""
 _NEVER = 2**62
 _PATIENCE, _GAIN = 3, 0.9998
-"""Slices without a gain of this factor after which the search stops."""
+"""The search stops after this many slices per direction that do not shorten the schedule to this factor."""
 _LOST = 1.1
 """Ratio to the fastest execution beyond which the current schedule is too slow to win."""
 
@@ -72,7 +72,7 @@ def refine(
         effort: ``"fast"`` (about 1 s), ``"normal"`` (10 s), ``"high"`` (80 s), or a number of times 10 s. The
             search ends sooner where the bound is met, or where it no longer gains.
         time_limit: Seconds after which the best so far is returned.
-        seed: Random seed of the order in which chunks are tried.
+        seed: Random seed for the order in which chunks are tried.
         hops: Number of hops to examine, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
             rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
@@ -121,7 +121,7 @@ def improved(
 
     Args:
         schedule: The schedule.
-        hops: How many hops to look at.
+        hops: Number of hops to examine.
         seed: Random seed.
         target: What will execute the schedule.
         executed_ps: The schedule's executed time, if it is known.

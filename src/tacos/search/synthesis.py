@@ -121,8 +121,8 @@ def synthesize(
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
         ports: ``"matched"`` gives each port of a switch between boxes one peer, so that no two messages share it
-            (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to every NPU that a port reaches. By default
-            ``"auto"`` tries both, and a named engine uses ``"any"``. The provenance says ``"ports": "matched"``.
+            (``tacos.synth.matched_ports``); ``"any"`` lets NPUs send to every NPU that a port reaches. By default, the
+            engine ``"auto"`` tries both, and a named engine uses ``"any"``. The provenance says ``"ports": "matched"``.
         device: ``"cuda"`` runs the matching of the greedy engine on an NVIDIA GPU; ``"auto"`` does so if a GPU is present and
             suits the problem. The schedule is the same. The verifier then uses the GPU as well, where it can.
         options: Passed on to the engine, such as ``order="rank"`` for rings; ``trials=`` sets the
@@ -159,7 +159,7 @@ def synthesize(
     check_device(device)
     if device == "cuda" and (engine == "auto" or "device" not in ENGINES[engine].options):
         raise ValueError(
-            f"the device cuda serves the engine greedy only, but the engine is {engine!r}: use greedy, or the device auto"
+            f'device "cuda" works only with the engine greedy, not with {engine!r}; use greedy, or device "auto"'
         )
     question = Question(
         topology,
@@ -273,7 +273,7 @@ def _sketched(
     verify: bool,
     target: str | None,
 ) -> Schedule:
-    """Synthesize on the links that a sketch allows; the schedule is one of the whole network."""
+    """Synthesize on the links that a sketch allows, and return the schedule on the whole network."""
     topology, collective = question.topology, question.collective
     if not isinstance(sketch, Sketch):
         from tacos.formats import sketch_file
@@ -287,7 +287,7 @@ def _sketched(
     inner = replace(
         question, topology=network, collective=collective, known_bound=None, sketch=sketch
     )
-    # The schedule is verified once it is on the whole network. Refinement does not know sketches.
+    # The schedule is verified once it is on the whole network. Refinement does not support sketches.
     judge = Judge(inner, target=target, verifies=False)
     try:
         found = _answer(judge, engine, options)

@@ -79,7 +79,7 @@ class Tuning:
         ranges: The ranges without gaps, smallest sizes first.
         nccl: The best of NCCL's own algorithms by size: first and last size, and NCCL's names of the
             algorithm and protocol; empty for collectives that its tuners do not know.
-        cut_short: Whether the time limit ended the search; larger sizes are then served by the last.
+        cut_short: Whether the time limit ended the search; the last range then serves all larger sizes.
     """
 
     topology: Topology
@@ -156,9 +156,9 @@ def tune(
         tolerance: An algorithm may serve a size if it takes at most this share longer than the best.
         seed, effort: As for :func:`~tacos.search.synthesis.synthesize`, at each size.
         time_limit: Seconds after which the sizes tried so far are the result.
-        consistent: As for :func:`~tacos.search.synthesis.synthesize`: only algorithms that leave all NPUs with identical bits.
-        executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor; here, one size after
-            another, if none is given. It stays open.
+        consistent, target: As for :func:`~tacos.search.synthesis.synthesize`.
+        executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor; by default
+            this process, one size after another. It stays open.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -262,13 +262,13 @@ class _Search:
         self.topology, self.kind, self.group, self.root = question[:4]
         self.seed, self.effort, self.consistent, self.target = question[4:]
         self.end, self.progress, self.executor = end, progress, executor
-        self.done, self.next = 0.0, 0.0  # the part of the whole that the present run is
+        self.done, self.next = 0.0, 0.0  # the share of the progress that the current run covers
         self.cut_short = False
         self.times: dict[tuple[_Algorithm, int], float] = {}
         self.bounds: dict[int, Bound] = {}
 
     def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return a method's result, or its exception, for each of the arguments."""
+        """Return a method's result, or its exception, for each tuple of arguments, from the executor."""
         assert self.executor is not None
         tasks = [_Task(self.question, method, one) for one in arguments]
         shared = (self.topology, self.question)
@@ -473,7 +473,7 @@ class _Search:
         return result
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return a method's result for each of the arguments, computed here or on the executor, without progress."""
+        """Return a method's result for each tuple of arguments, computed here or on the executor, without progress."""
         if self.executor is None:
             return [getattr(self, method)(*one) for one in arguments]
         found = self.asked(method, arguments)

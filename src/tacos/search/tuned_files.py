@@ -48,7 +48,7 @@ def write(
                 left_out.append(f"there is no {name} file for {words}: {error}")
     served = [(one.schedule, *limit) for one, limit in zip(tuning.ranges, limits, strict=True)]
     library.replace(folder, served, beside=beside)
-    # Otherwise an executor that reads all files would find two for some sizes.
+    # Remove old files; otherwise an executor that reads all files would find two for some sizes.
     for name in to:
         for old in Path(folder).glob(f"{kind}-*-{calls}{_ending(name)}"):
             if old.name not in beside:

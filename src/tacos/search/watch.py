@@ -23,7 +23,7 @@ class Watch:
     Attributes:
         time_limit: The seconds that the caller allows, or None.
         end: The deadline by ``time.monotonic()``, or None.
-        done, next: The part of the whole that the present run is.
+        done, next: The shares of the whole search at which the current run begins and ends.
         cut_short: Whether the time limit ended something.
         stopped: Whether the caller's progress callback raised an exception.
 
@@ -48,7 +48,7 @@ class Watch:
         self._progress, self._told = progress, 0.0
 
     def report(self, share: float) -> None:
-        """Tell the caller that this share of the present run is done.
+        """Tell the caller that this share of the current run is done.
 
         Raises:
             TimeIsUp: The time limit is over.

@@ -44,7 +44,7 @@ class _Undisturbed:
         self._found: dict[int, tuple[weakref.ref[Schedule], dict[tuple[str, bool], int]]] = {}
 
     def of(self, schedule: Schedule) -> dict[tuple[str, bool], int]:
-        """Return the times in picoseconds, by timing and congestion. Schedules are told apart by identity."""
+        """Return the times in picoseconds, by timing and congestion. Schedules are compared by identity."""
         key = id(schedule)
         if key not in self._found:
             forget = weakref.ref(schedule, lambda _: self._found.pop(key, None))
@@ -196,7 +196,7 @@ def simulate(
     disturbed = bool(faults or stragglers or jitter_ps or topology is not None)
 
     def undisturbed() -> dict[str, NDArray[Any]] | None:
-        """Return the run on the schedule's own network if it follows the schedule, which can be checked without memory."""
+        """Return the run on the schedule's own network if it follows the schedule; this check needs no memory."""
         if timing == "shared" or not congestion or packed.form != "packed":
             return None
         return _simulate_as_scheduled(packed, _lane_routes(packed, None), progress)

@@ -143,19 +143,19 @@ class AstraResult:
         npu_finish_ns: When each rank finished.
         npu_compute_ns: How long each rank computed.
         node_begin_ns: When each node of the workload began; empty with `as_custom`, whose nodes are not the workload's.
-        node_end_ns: When each node had ended.
+        node_end_ns: When each node ended.
         src: Sender of each message. Messages are ordered by when the first of their two sides was ready;
             handshakes of the rendezvous protocol are messages too.
         dst: Receiver of each message.
         bytes: Size of each message.
         tag: Tag of each message.
         send_ns: When each message was sent.
-        arrive_ns: When it had arrived.
+        arrive_ns: When it arrived.
         send_node: Row of the send, in the workload or, with `as_custom`, in the collective; -1 for
             messages that the system made.
         hop_link: Link of each busy interval; empty if links are not shared.
         hop_message: Message of each busy interval.
-        hop_begin_ns: Begin of each busy interval.
+        hop_begin_ns: Start of each busy interval.
         hop_end_ns: End of each busy interval.
     """
 
@@ -189,7 +189,7 @@ class AstraResult:
 
     @property
     def npu_exposed_ns(self) -> NDArray[np.int64]:
-        """Time that each rank did not compute: ASTRA-sim's exposed communication.
+        """Time during which each rank did not compute: ASTRA-sim's exposed communication.
 
         Under `replay_only` all nodes count as computations, so it may be negative if they overlap.
         """
@@ -242,8 +242,8 @@ def run(
     Args:
         workload: What the ranks do; the topology must have one NPU per rank.
         topology: Congestion-unaware: a product of rings, cliques and switches with one speed per
-            dimension; a message counts the first dimension in which its ends differ. Or equal links
-            between the ends of all messages, which then are those of a clique. Congestion-aware:
+            dimension; the first dimension in which a message's ends differ sets its time. Or one with
+            equal links between the ends of all messages, which is treated as a clique. Congestion-aware:
             such a product, with dimension-ordered routes, or any links at all, with routes of the
             fewest hops.
         aware: Whether messages share links.

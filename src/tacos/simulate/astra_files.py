@@ -1,7 +1,7 @@
 """ASTRA-sim's own files: read its system and remote memory JSON as an :class:`AstraSystem`.
 
 Keys that ASTRA-sim reads but that do not change a result here, such as ``trace-enabled``, are accepted. So are
-keys of its former versions that its present version ignores, such as ``boost-mode``. Any other key is an error;
+keys of its former versions that its current version ignores, such as ``boost-mode``. Any other key is an error;
 ASTRA-sim would ignore it.
 """
 
@@ -42,7 +42,7 @@ _FORMER_KEYS = (
     "packet-routing",
     "seprate-log",
 )
-"""Keys of files for earlier versions of ASTRA-sim, which the present one ignores."""
+"""Keys of files for earlier versions of ASTRA-sim, which the current one ignores."""
 _SHARED_BY: dict[str, Literal["none", "npu", "node", "pool"]] = {
     "NO_MEMORY_EXPANSION": "none",
     "PER_NPU_MEMORY_EXPANSION": "npu",
@@ -56,7 +56,7 @@ def _key(name: str) -> str:
 
 
 class _System(msgspec.Struct, rename=_key):
-    """The keys of a system file that ASTRA-sim reads; numbers may be whole or not, as there."""
+    """The keys of a system file that ASTRA-sim reads; as there, numbers may have fractions."""
 
     scheduling_policy: Literal["LIFO", "FIFO", "EXPLICIT"] = "LIFO"
     collective_optimization: Literal["baseline", "localBWAware"] = "baseline"
@@ -226,7 +226,7 @@ def _whole(key: str, value: float, least: int = 0) -> int:
 def _algorithms(system: Path, read: _System) -> dict[str | int, workloads.Workload]:
     """Return the custom collectives by kind, and by node id."""
     found: dict[str | int, workloads.Workload] = {}
-    known: dict[str, workloads.Workload] = {}  # many nodes have the same one
+    known: dict[str, workloads.Workload] = {}  # many nodes share a collective
 
     def loaded(prefix: str) -> workloads.Workload:
         if prefix not in known:

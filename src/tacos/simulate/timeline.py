@@ -40,7 +40,7 @@ class Timeline:
     Attributes:
         workload: The nodes.
         begin_ps: When each node began.
-        end_ps: When it had ended.
+        end_ps: When it ended.
 
     >>> from tacos.workload import from_nodes
     >>> one = from_nodes(1, rank=[0], kind=COMP, duration_ps=5000)
@@ -114,7 +114,7 @@ def _write_csv(line: Timeline, out: IO[bytes]) -> None:
 
 
 def _write_chrome(line: Timeline, out: IO[bytes]) -> None:
-    """Yield Chrome's trace events: a process per rank, a thread per stream."""
+    """Write Chrome's trace events: a process per rank, a thread per stream."""
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     for number, text in enumerate(_events(line)):
         out.write((",\n" if number else "").encode() + text.encode())

@@ -91,7 +91,7 @@ class Trace:
         timing: The rule by which our own simulator served transfers; empty for others.
         clean_time_ps: The time of the undisturbed run; None if there was none.
         schedule_time_ps: The schedule's own time; None if there was no schedule.
-        disturbed: Whether faults, stragglers, jitter or another network were asked for.
+        disturbed: Whether the run had faults, stragglers, jitter or another network.
         faults: The faults of the run.
         stragglers: Its stragglers.
         jitter_ps: The longest random delay of a delivery.
@@ -284,7 +284,7 @@ class Trace:
         """
         edges = self._edges(bins)
         inside = np.zeros((self.topology.links, bins), np.int64)
-        covered = np.zeros((self.topology.links, bins + 1), np.int64)  # changes of whole coverage
+        covered = np.zeros((self.topology.links, bins + 1), np.int64)  # changes of full coverage
         links, begins, ends = self._moving()
         for part in _batches(len(links)):
             link, begin, end = links[part], begins[part], ends[part]
@@ -416,7 +416,7 @@ class Trace:
         return frames.to_arrow(self.rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """Return the busy intervals for any library that knows Arrow, by the Arrow PyCapsule interface."""
+        """Return the busy intervals for any library that supports the Arrow PyCapsule interface."""
         return frames.arrow_stream(self.rows())
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
@@ -424,7 +424,7 @@ class Trace:
 
         The extension selects the format: ``.pftrace`` for Perfetto (open it at ui.perfetto.dev),
         ``.json`` for Perfetto and Chrome (ten times as slow, twice as large), ``.csv``, ``.parquet``
-        (needs the extra ``arrow``); with ``.gz`` behind it, all but the last are compressed.
+        (needs the extra ``arrow``). A further ``.gz`` compresses all but the last.
 
         Raises:
             FormatError: The extension is unknown, or the file cannot be written.

@@ -164,7 +164,7 @@ def _write_parquet(trace: Trace, out: IO[bytes]) -> None:
 
 
 def _write_perfetto(trace: Trace, out: IO[bytes]) -> None:
-    """Yield Perfetto's protobuf: one track per link and per NPU, counters, and flows along causes."""
+    """Write Perfetto's protobuf: one track per link and per NPU, counters, and flows along causes."""
     edges, busy = _busy_links(trace)
     links = np.maximum(trace.topology.links, 1)
     arrived, received = trace.npu_progress(len(edges) - 1)
@@ -206,7 +206,7 @@ _LINKS, _NPUS = 1, 2  # the two groups of tracks
 
 
 def _write_chrome(trace: Trace, out: IO[bytes]) -> None:
-    """Yield Chrome's trace events: one track per link and per NPU, counters, and arrows along causes."""
+    """Write Chrome's trace events: one track per link and per NPU, counters, and arrows along causes."""
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     for batch in _events(trace):
         out.write(",\n".join(batch).encode() + b",\n")

@@ -1,6 +1,6 @@
 """The balanced engine: uneven messages between pairs of NPUs, in boxes joined by slower ports.
 
-Experts of a mixture are not equally popular, and every step of a training job sends different sizes. The core
+The experts of an MoE model are not equally popular, and every step of a training job sends different sizes. The core
 (``cpp/synth/balanced.hpp`` has the theory) balances the traffic of a box over all of its ports, and orders the
 messages so that the ports stay busy. This takes milliseconds, so every step can have its own schedule.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "balanced"]
 
 _ENOUGH = 0.05
-"""Distance from the bound at which no other engine is asked: sizes differ from step to step, and so must the schedule."""
+"""Gap to the bound at which no other engine is tried: sizes change at every step, so a quick answer matters."""
 _MOST_NPUS = 512
 """Most NPUs (chosen): computing a route for each pair of them takes a tenth of a second."""
 _SMALL = 0.01
@@ -49,7 +49,7 @@ def balanced(
 
     Args:
         topology: Boxes, or one box, in which every NPU reaches every other without passing a third.
-        collective: Uneven all-to-alls, and messages.
+        collective: Uneven all-to-alls and send-recvs.
         progress: Called from time to time with the share of the work done.
 
     Raises:

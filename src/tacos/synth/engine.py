@@ -90,8 +90,9 @@ class Engine:
             if it is unknown.
         patience: The chunk search ends after this many consecutive counts that hardly helped.
         patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
-        enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and asks no other engine, unless
-            the effort is high: for problems that are solved anew so often that a quick answer is worth more than a better one.
+        enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and runs no other engine,
+            unless the effort is high. This is for problems that change so often that a quick answer is worth more than
+            a better one.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
         exact: How ``"auto"`` may use it although it must be named otherwise.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
@@ -129,7 +130,7 @@ class Engine:
         return self.solve(topology, collective, **options).with_facts(engine=self.name)
 
     def check(self, topology: Topology, collective: Collective, **options: Any) -> None:
-        """Refuse a problem that the engine cannot solve. Its obstacle gets the options that it takes.
+        """Refuse a problem that the engine cannot solve; `obstacle` receives those options that it takes.
 
         Raises:
             ValueError: A requirement is not met; the message names it.

@@ -3,7 +3,7 @@
 A switch lets each NPU send to many others through one port. Messages to several peers then share the sender's port, and
 messages from several senders share the receiver's port, in an order that no executor keeps. Often the same bandwidth can
 be reached with one peer for each port: NPU j of a box sends to NPU j of another. :func:`matched_ports` replaces such switches by
-links from port to port. A schedule found there is one of the real network, and its links belong to one connection each.
+links from port to port. A schedule found there can be run on the real network, and each link belongs to one connection.
 
 Where some NPUs of a box share a port, each of them gets an equal share of it. In the real network they take turns: chunks of
 equal size that are served whole, in the order in which they are ready, all arrive in the time that a share would take.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["MatchedPorts", "matched_ports"]
 
 _SPARE = 4096
-"""One part in this number of a shared port stays unused: room for times that are rounded up, and for chunks a byte longer."""
+"""A shared port leaves 1/4096 of its bandwidth unused, for times that are rounded up and for chunks a byte longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class MatchedPorts:
     def _in_turn(self, schedule: Schedule) -> NDArray[np.uint32]:
         """Return the starts of a schedule of `topology` if NPUs that share a port take turns, first come, first served.
 
-        With k NPUs at a port, a chunk waits for at most one chunk of each other NPU. So it is there after k times its
-        own time, which is the time that its share of the port takes.
+        With k NPUs at a port, a chunk waits for at most one chunk of each other NPU. So it arrives within k times its
+        own sending time, the time that it would take on a k-th of the port.
         """
         table, quantum = schedule.routes, schedule.quantum_ps
         stops = self.topology.link_dst < self.topology.npus  # where a leg of a route ends
@@ -170,7 +170,7 @@ class MatchedPorts:
 def _over(
     schedule: Schedule, routes: Routes, lane_route: NDArray[np.int32], start: NDArray[np.uint32]
 ) -> Schedule:
-    """Return the transfers over other routes, at these starts."""
+    """Return the schedule with other routes and starts."""
     changed = {"routes": routes, "lane_route": lane_route, "start": start}
     forgotten = {"bound_ps": None, "matched_ports": False}
     return Schedule(**(fields(schedule) | changed | forgotten))
@@ -200,7 +200,7 @@ def matched_ports(topology: Topology) -> MatchedPorts | None:
     >>> matched_ports(tacos.topology.switch(8)) is None
     True
     """
-    # A blocking link is busy during its latency as well: one link would be busy longer than the two that it stands for.
+    # A blocking link is busy during its latency as well: one link would be busy longer than the two that it replaces.
     if topology.forwarding != "cut_through" or topology.link_model != "pipelined":
         return None
     fabrics = _between_boxes(topology) if topology.switches else []
@@ -268,7 +268,7 @@ class _Way(NamedTuple):
 
 
 class _Fabric(NamedTuple):
-    """A switch that can be replaced, together with those that share out its ports, and the NPUs it joins."""
+    """A switch that can be replaced, the switches through which NPUs share its ports, and the NPUs that it joins."""
 
     switches: list[int]
     ways: dict[int, _Way]
@@ -304,7 +304,7 @@ def _between_boxes(topology: Topology) -> list[_Fabric]:
 
 
 def _neighbours(topology: Topology, switch: int) -> dict[int, tuple[int, int]]:
-    """Return the links from and to each neighbour of a switch that only forwards; none unless there is one of each."""
+    """Return the links from and to each neighbour of a switch that only forwards; empty unless each has one of both."""
     if topology.switch_capabilities[switch - topology.npus]:
         return {}
     into, out = (np.flatnonzero(ends == switch) for ends in (topology.link_dst, topology.link_src))

@@ -53,7 +53,7 @@ __all__ = [
 Ints = NDArray[np.int32]
 
 
-_BYTES_PER_MOVE = 120  # of moves and of their timing (measured)
+_BYTES_PER_MOVE = 120  # for moves and their timing (measured)
 _SHARE_OF_MEMORY = 0.9
 
 

@@ -82,8 +82,8 @@ def only_collects(collective: Collective) -> bool:
 def _all_gathers(collective: Collective) -> Collective | None:
     """Return the all-gathers that spread the sums of all-reduces, if both cut the buffers in the same way.
 
-    If sizes do not divide evenly, the last byte of a piece may be in the next one; that costs the times
-    (they are computed again), so only what is too large to list chunk by chunk accepts it.
+    If sizes do not divide evenly, the last byte of a piece may belong to the next one. Times must then be computed
+    again, so this is accepted only for collectives that are too large to list chunk by chunk.
     """
     parts = [
         CollectivePart("all_gather", part.size, chunks=part.chunks, group=part.group)

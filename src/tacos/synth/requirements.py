@@ -1,6 +1,7 @@
 """Common requirements of engines on a network and a collective, in words for users.
 
-Each function returns a requirement that is not met, or an empty string. An engine's obstacle is the first of its requirements that is not met.
+Each function returns a requirement that is not met, or an empty string. An engine's obstacle is the first of its
+requirements that is not met.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def hypercube(
     latency: PerDimension = LATENCY,
     **model: Unpack[Model],
 ) -> Topology:
-    """Return a hypercube of 2^d NPUs, each joined to the `d` whose number differs in one bit.
+    """Return a hypercube of 2^d NPUs, each joined to the `d` NPUs whose numbers differ in one bit.
 
     >>> hypercube(4)
     <tacos.Topology hypercube: 16 NPUs, 0 switches, 64 links>

@@ -179,7 +179,7 @@ def drop_npus(topology: Network, *npus: Node) -> Topology:
 def renumber(topology: Network, permutation: Sequence[Node]) -> Topology:
     """Return the network with its NPUs renumbered: NPU i becomes NPU permutation[i].
 
-    A name in `permutation` stands for the present number of the NPU with that name.
+    A name in `permutation` stands for the current number of the NPU with that name.
 
     Raises:
         ValueError: `permutation` does not name every NPU once.

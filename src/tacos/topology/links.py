@@ -263,7 +263,7 @@ def _quantities(
     values = np.asarray(column)
     if np.issubdtype(values.dtype, np.number):
         scaled = np.rint(values.astype(np.float64) * per_si_unit)
-        # Zero, negative numbers and NaN get their messages below; floats of 2^53 or more skip whole numbers.
+        # Zero, negative numbers and NaN get their messages below; from 2^53 on, floats miss some whole numbers.
         if bool(np.all((scaled >= 1) & (scaled < 2**53))):
             return scaled.astype(np.int64)
     known: dict[Quantity, int] = {}

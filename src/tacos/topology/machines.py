@@ -281,9 +281,9 @@ def dgx_spark(
 ) -> Topology:
     """NVIDIA DGX Spark, one GPU each, joined by cables without a switch, or by one switch.
 
-    A Spark has two 200 Gb/s ports, but its NIC (ConnectX-7) hangs on two PCIe 5.0 x4 links of about 100 Gb/s each: 25 GB/s per
-    direction for both ports together (measured by ServeTheHome: 160 to 198 Gb/s). So if both ports are in use, each
-    cable counts with half of that, and NPUs between two others forward.
+    A Spark has two 200 Gb/s ports, but its NIC (ConnectX-7) has two PCIe 5.0 x4 links of about 100 Gb/s each: 25 GB/s
+    per direction for both ports together (measured by ServeTheHome: 160 to 198 Gb/s). So if both ports are in
+    use, each cable has half of that, and NPUs between two others forward.
 
     Args:
         boxes: number of boxes.

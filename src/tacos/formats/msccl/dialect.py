@@ -46,7 +46,7 @@ class Dialect:
     """One family of executors.
 
     Attributes:
-        collectives: Its names of the collectives that it knows.
+        collectives: Its names for the collectives that it supports.
         threadblocks: Largest number of threadblocks of a GPU.
         unlimited: The value of ``maxBytes`` that means no limit.
     """
@@ -124,8 +124,8 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
         channel = int(program.thread_channel[high][0])
         yield f"{where(high)} has channel {channel}; the limit is {MOST_CHANNELS}"
     for peers, verb in (
-        (program.thread_send_peer, "sends"),
-        (program.thread_recv_peer, "receives"),
+        (program.thread_send_peer, "sends to"),
+        (program.thread_recv_peer, "receives from"),
     ):
         talks = peers >= 0
         key = program.thread_rank[talks].astype(np.int64) << 32 | program.thread_channel[talks]
@@ -133,7 +133,7 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
         if (count > MOST_PEERS).any():
             first = int(keys[count > MOST_PEERS][0])
             yield (
-                f"gpu {first >> 32} {verb} with {int(count.max())} peers on channel "
+                f"gpu {first >> 32} {verb} {int(count.max())} peers on channel "
                 f"{first & 0xFFFFFFFF}; the limit is {MOST_PEERS}"
             )
     owner = np.repeat(np.arange(program.threads), steps)

@@ -1,6 +1,6 @@
-"""Shape programs for MSCCL's executors: packed, copied, with nops, in order.
+"""Shape programs for MSCCL's executors: pack them, copy them, insert nops, and order their threads.
 
-Every function takes a program and returns an equivalent one; columns become columns.
+Every function takes a program and returns an equivalent one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCRATCH, _NONE = 2, 3
 _NO_LOSS = 1.005
 """Largest slowdown of a program that is accepted for fused steps."""
 _CHUNK, _LARGEST = 1 << 20, 1 << 50
-"""Bytes of a chunk if a program does not know its size, and the largest size that it can know."""
+"""Bytes per chunk of a program of unknown size, and the largest size that counts as known."""
 
 
 def packed(
@@ -53,7 +53,7 @@ def packed(
     instances: int,
     topology: Topology | None,
 ) -> Program:
-    """Return a program on at most `most` or `channels` channels, for that many instances, within the executors' limits.
+    """Return a program whose `instances` copies fit the executors' limits, on at most `channels` or else `most` channels.
 
     `programs` are equivalent programs. The search stops at the first that fits unchanged; if there is none, it returns the
     fastest that fits after packing.
@@ -117,7 +117,7 @@ def packed(
 
 
 def finished(program: Program, instances: int) -> Program:
-    """Return a packed program in the form that is written: copies, one dependency per step, and threads that others wait for first."""
+    """Return a packed program as it is written: copied, with one dependency per step, and awaited threads first."""
     return awaited_first(with_nops(copies(program, instances)))
 
 
@@ -126,7 +126,7 @@ def _fused(
 ) -> Program:
     """Pack a program into fewer, larger steps, of which as many as possible receive and forward."""
     program = _cut(program if instances == 1 else _within_units(program), MOST_COUNT)
-    # Fewer channels need fewer threadblocks, and merged threadblocks are the fewest; without fusing,
+    # Fewer channels need fewer threadblocks, and few_threads needs the fewest; without fusing (0 channels),
     # threadblocks wait less.
     attempts = [min(fusing, channels) for fusing in (_FUSING_CHANNELS, 4, 2, 1)]
     for fusing, few_threads in [*((f, False) for f in [*attempts, 0]), (1, True)]:

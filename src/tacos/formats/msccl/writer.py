@@ -75,7 +75,7 @@ def write(
             share of every chunk.
         in_place: How to lower a schedule; by default out of place.
         min_bytes: The smallest buffer to use the algorithm for; by default any.
-        max_bytes: The file's ``maxBytes``, for which executors use buffers below it; by default any.
+        max_bytes: The file's ``maxBytes``: executors use the algorithm for buffers below it; by default any.
         name: At most 63 characters; by default the collective and its engine.
 
     Raises:
@@ -210,7 +210,7 @@ def _fields(
     if len(parts) > 1 or kind not in limits.collectives:
         what = kind if len(parts) == 1 else "several collectives at once"
         names = ", ".join(limits.collectives)
-        raise ValueError(f"the program is for {what}, but the dialect {dialect} has {names}")
+        raise ValueError(f"the program is for {what}, but the dialect {dialect} supports {names}")
     group = parts[0].group
     if len(group) != program.ranks or (kind != "all_reduce" and (np.diff(group) != 1).any()):
         raise ValueError(
@@ -227,7 +227,7 @@ def _fields(
         )
     smallest = _bytes("min_bytes", min_bytes, program.min_bytes)
     most = program.max_bytes
-    if most > _LARGEST_SIZE:  # other formats store no limit in this way
+    if most > _LARGEST_SIZE:  # how other formats store "no limit"
         most = 0
     largest = _bytes("max_bytes", max_bytes, most) or limits.unlimited
     if largest and smallest > largest:

@@ -28,9 +28,9 @@ __all__ = ["Block", "Needs", "divide", "group_threads"]
 Needs = tuple[tuple[str, int, int], ...]
 """Kind and number of channels, and numbers of remote buffers (-1: none)."""
 
-# For a pipeline, for continuing another threadblock and being continued, each after a nop.
+# Operations for a pipeline, for continuing another threadblock and for being continued, each after a nop.
 _RESERVED = 5
-_MOST_RESERVED = _RESERVED + 9  # and for handshakes over all channels
+_MOST_RESERVED = _RESERVED + 9  # also for handshakes over all channels
 
 
 @dataclass
@@ -69,7 +69,7 @@ def divide(
     """
     if max(costs, default=0) > MOST_OPS - _MOST_RESERVED:
         where = program.describe(costs.index(max(costs)))
-        raise LimitError(f"{where} waits for, or wakes, too many others for one threadblock")
+        raise LimitError(f"{where} waits for, or is awaited by, too many steps for one threadblock")
     by_level = np.lexsort((np.arange(program.steps), order.level))
     members: list[dict[int, list[int]]] = [{} for _ in range(program.ranks)]
     rank, home = order.rank.tolist(), group[order.thread].tolist()

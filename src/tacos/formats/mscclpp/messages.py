@@ -2,8 +2,8 @@
 
 A put writes into its receiver's memory at any time. So it may write directly to the receiver's destination slot only if
 the receiver has finished all earlier accesses of that slot by then. Otherwise the message lands in separate scratch
-memory, from which the receiver copies or reduces it. Like a buffered send, that never waits, so a program that cannot
-deadlock stays that way.
+memory, from which the receiver copies or reduces it. Like a buffered send, such a put never waits, so it cannot cause a
+deadlock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Order:
         rank: Rank of each step.
         level: Level of each step; steps wait only for steps of smaller levels.
         receiver: For each step that sends or signals, the step that receives; else -1.
-        waiter: The second end of each dependency, whose first is ``program.dep``.
+        waiter: The step that waits in each dependency; ``program.dep`` is the step that it waits for.
     """
 
     thread: NDArray[np.int64]

@@ -124,7 +124,7 @@ def away(buffer: int, slot: int, count: int) -> str:
 
 
 def orders(name: str, kind: str, channels: list[int]) -> list[str]:
-    """Yield signals or waits over many channels, as many operations as it takes."""
+    """Return signals or waits over many channels, in as few operations as possible."""
     starts = range(0, len(channels), MOST_CHANNELS_PER_OP)
     return [_order(name, kind, tuple(channels[at : at + MOST_CHANNELS_PER_OP])) for at in starts]
 

@@ -217,7 +217,7 @@ class _Writer:
         return blocks(group_threads(program, order), most)
 
     def _chunks_per_step(self) -> int:
-        """Return the chunks per step. A pipeline cuts all ordered steps in the same way, so they must have equally many."""
+        """Return the chunks per step; a pipeline cuts all ordered steps alike, so it must be the same for all."""
         counts = {
             self.count[step]
             for rank, blocks in enumerate(self.blocks)
@@ -254,7 +254,8 @@ class _Writer:
         ]
         self.kind: list[str] = [channel] * len(self.op)  # of a step's messages
         self.out_channel, self.in_channel = [-1] * len(self.op), [-1] * len(self.op)
-        self.shakes = [False] * len(self.op)  # a receive or wait over a channel for messages
+        # Whether a step uses a channel for messages, which needs a handshake.
+        self.shakes = [False] * len(self.op)
         known: dict[tuple[int, int], tuple[str, int, int]] = {}
         last: dict[tuple[int, int], int] = {}
         for step, receiver in enumerate(self.receiver):
@@ -371,15 +372,15 @@ class _Writer:
     def _across(
         self, block: list[int], place: list[int], start: dict[tuple[int, int], int]
     ) -> Iterable[tuple[int, int]]:
-        """Return the waits between rows of threadblocks, in the order of the waiting rows.
+        """Return the waits between chains of threadblocks that continue each other, in the order of the waiting steps.
 
-        Of several steps of one threadblock, waiting for the last one makes the others unnecessary.
+        Waiting for the last of several steps of a threadblock makes the other waits unnecessary.
         """
         after, before = self.order.waiter, self.program.dep
         blocks, places = np.array(block), np.array(place)
         row = np.array(
             [start[at] for at in zip(self.rank, block, strict=True)], np.int64
-        )  # of one rank; only steps of one rank wait so
+        )  # unique within a rank: steps wait only for steps of their rank
         apart = row[after] != row[before]
         after, before = after[apart], before[apart]
         order = np.lexsort((before, after, -places[before], places[after], blocks[after]))
@@ -446,7 +447,7 @@ class _Writer:
         )
 
     def _handshakes(self, block: Block, started: set[tuple[str, int]]) -> list[str]:
-        """Add the handshakes: receivers signal that they have started, and senders wait for it before anything else."""
+        """Return the handshakes: receivers signal that they have started; senders wait for it before anything else."""
         keys = [(kind, channel) for kind, ids in block.channels.items() for channel in ids]
         if started.issuperset(keys):
             return []

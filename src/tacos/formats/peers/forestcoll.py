@@ -142,7 +142,7 @@ class _Trees:
         depth: list[dict[str, int]] = [{root: 0} for root, _ in self.trees]
         for tree, way, line in self.sends:
             if way[0] not in depth[tree] or way[-1] in depth[tree]:
-                self.fail(f'the send to "{way[-1]}" does not add to its tree', line)
+                self.fail(f'the send to "{way[-1]}" does not extend its tree', line)
             step = depth[tree][way[0]]
             depth[tree][way[-1]] = step + 1
             via = tuple(switch[node] for node in way[1:-1])

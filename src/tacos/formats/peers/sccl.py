@@ -78,7 +78,9 @@ def _result(found: _Algorithm, file_bytes: int) -> Result:
     for c, chunk in enumerate(found.collective.chunks):
         for rank in (*chunk.pre, *chunk.post):
             if rank >= npus:
-                raise ValueError(f"chunk {c}: the fields pre and post have {rank} of {npus} nodes")
+                raise ValueError(
+                    f"chunk {c}: the fields pre and post name node {rank}, but there are {npus} nodes"
+                )
         if not chunk.pre or not chunk.post:
             raise ValueError(f"chunk {c}: the fields pre and post must not be empty")
         at = numbers.setdefault(chunk.addr, len(numbers))
@@ -104,5 +106,5 @@ def _result(found: _Algorithm, file_bytes: int) -> Result:
 
 def _number(where: str, value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError(f"{where}: has {value!r}; it must be a number of an address or a node")
+        raise ValueError(f"{where}: {value!r} must be the number of an address or a node")
     return value

@@ -30,7 +30,7 @@ _DEMAND = re.compile(
 def read(
     path: Location, *, topology: Topology | None = None, size: Quantity | None = None
 ) -> Schedule:
-    """Read a result of TE-CCL, of an all-gather or an all-to-all.
+    """Read a result of TE-CCL for an all-gather or an all-to-all.
 
     Its node numbers include switches. GPUs are renumbered in the same order, and ``provenance["gpus"]`` has their
     numbers in the file.
@@ -92,7 +92,7 @@ def _result(flows: list[Any], demands: dict[Any, Any]) -> tuple[Result, list[int
         dst, chunk, origin = map(int, match.groups())
         wants.setdefault((origin, chunk), set()).add(dst)
         nodes |= {dst, origin}
-    # TE-CCL's model can make a node both; a node that sends or needs a chunk is a GPU.
+    # A node can be both a GPU and a switch in TE-CCL's model; one that sends or needs a chunk is a GPU.
     gpus = sorted(nodes)
     number = {node: i for i, node in enumerate(gpus)}
     switch = {node: i for i, node in enumerate(sorted(switches))}

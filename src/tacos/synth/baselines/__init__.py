@@ -4,8 +4,8 @@ With n members, buffers of S bytes, latency α and β seconds per byte, an all-r
 
 ====================  =======================================  ====================================
 ring                  2(n-1)α + 2(n-1)/n Sβ                    Patarasuk and Yuan, 2009
-bidirectional-ring    2⌊n/2⌋α + (n-1)/n Sβ                     every block half way round both ways
-direct                2α + 2/n Sβ with links between all,     reduce-scatter, then all-gather
+bidirectional-ring    2⌊n/2⌋α + (n-1)/n Sβ                     every block half-way round, both ways
+direct                2α + 2/n Sβ with links between all,      reduce-scatter, then all-gather
                       2α + 2(n-1)/n Sβ through one port
 one-shot              α + Sβ or α + (n-1)Sβ, likewise          every NPU sends everything
 halving-doubling      2 lg n α + 2(n-1)/n Sβ                   Rabenseifner, 2004
@@ -19,15 +19,15 @@ swing                 as halving-doubling, with short hops     Swing: De Sensi e
 themis                2(n-1)/n S / Σ 1/βᵢ with many chunks     Themis: Rashidi et al., 2022
 multitree             2(n-1)/n Sβ / links per NPU, nearly      MultiTree: Huang et al., 2021
 parameter-server      2α + (n+1)Sβ at a central server         k servers share the work
-in-network            2α + (1 + h)Sβ through switches that       SwitchML: Sapio et al., 2021; h for
-                      add up                                   headers, or what the pool allows
+in-network            2α + (1 + h)Sβ through switches that     SwitchML: Sapio et al., 2021; h for
+                      add up                                   headers, or the pool's limit
 nccl                  rings over all NICs, trees or NVLS       what stock NCCL chooses
 ====================  =======================================  ====================================
 
 if members wait for each other after every step. Here no member waits, so times can be shorter, and
 with several chunks the steps overlap. The trees of most algorithms are in :mod:`tacos.synth.baselines.block_trees`, and
-:mod:`tacos.synth.moves` derives the collectives from them. Messages take the network's default routes. An open chunk count becomes
-1; to search for a better one is up to the caller.
+:mod:`tacos.synth.moves` derives the collectives from them. Messages take the network's default routes. A chunk count
+that is left open becomes 1; the caller may search for a better one.
 """
 
 from __future__ import annotations

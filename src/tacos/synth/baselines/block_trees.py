@@ -2,7 +2,7 @@
 
 A :data:`~tacos.synth.moves.BlockTrees` function works on places 0 … n-1, independent of networks, chunks and
 kinds of collectives. If an algorithm can treat pieces of a block differently, to use more links at once, its
-function returns several such functions. Papers and costs are at :mod:`tacos.synth.baselines`.
+function returns several such functions. Papers and costs are in :mod:`tacos.synth.baselines`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def one_way_ring(n: int) -> list[BlockTrees]:
     3
     """
 
-    # Sums travel ahead as well, so trees that will be reversed lead the other way.
+    # Sums travel forwards too, so trees that will be reversed lead backwards.
     def trees(homes: Ints, inward: bool) -> Moves:
         return _around(n, homes, *((0, n - 1) if inward else (n - 1, 0)))
 
@@ -163,7 +163,7 @@ def swing(sizes: Sequence[int]) -> list[BlockTrees]:
                 at = place // stride % size
                 to = (at + sign * (1 - (-2) ** (s + 1)) // 3 * (1 - at % 2 * 2)) % size
                 found.append((place + (to - at) * stride).astype(np.int32))
-        return found[::-1]  # in the order of sums: nearest first, with the most data
+        return found[::-1]  # the nearest partners come last, when the most data is exchanged
 
     def trees(homes: Ints, _: bool, first: int, sign: int) -> Moves:
         return _doubled(partners(first, sign), homes)
@@ -209,7 +209,7 @@ def side_by_side(sides: Sequence[tuple[int, int, BlockTrees]], homes: Ints) -> M
     """All-reduce whole blocks along one dimension after the other, as moves of chunk i for home i.
 
     In every line of a dimension, each block is summed at the place of its home along the line and spread from
-    there. So every line reduces all blocks, in the second dimension with sums of whole lines.
+    there. Every line thus reduces all blocks; in the second dimension these are sums over whole lines.
 
     Args:
         sides: Dimensions as for :func:`grid`. Blocks whose home has coordinates with an odd sum go

@@ -22,7 +22,7 @@ __all__ = ["BRUCK", "HALVING_DOUBLING", "bruck", "halving_doubling"]
 def halving_doubling(
     topology: Topology, collective: Collective, *, progress: Progress = None
 ) -> Schedule:
-    """Partners exchange everything they have, which doubles each time; broadcasts are binomial.
+    """Partners exchange all their data, which doubles in each step; broadcasts are binomial.
 
     >>> import tacos
     >>> topo = tacos.topology.hypercube(2, bandwidth="1GB/s", latency="1us")
@@ -37,7 +37,7 @@ def halving_doubling(
 
 
 def bruck(topology: Topology, collective: Collective, *, progress: Progress = None) -> Schedule:
-    """Take ⌈lg n⌉ steps for any n: every member sends to the one 1, 2, 4, … ahead.
+    """Take ⌈lg n⌉ steps for any n: every member sends to the members 1, 2, 4, … places ahead, in turn.
 
     >>> import tacos
     >>> topo = tacos.topology.fully_connected(4, bandwidth="1GB/s", latency="1us")

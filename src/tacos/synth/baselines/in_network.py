@@ -29,7 +29,7 @@ _WIDTHS = {
     "float32": (4, 1), "float16": (2, 1), "bfloat16": (2, 1), "int8": (1, 1), "uint8": (1, 1),
     "int16": (2, 1), "uint16": (2, 1), "int32": (4, 1), "uint32": (4, 1), "int64": (8, 3), "uint64": (8, 3),
 }  # fmt: skip
-"""Bytes of an element in memory, and 32-bit words on the wire."""
+"""Bytes of an element in memory, and its 32-bit words on the wire."""
 _IN_MTU = 60
 """Bytes of a packet besides its integers: IPv4 20, UDP 8, our own header 32."""
 _HEADERS = 14 + _IN_MTU
@@ -125,7 +125,7 @@ def in_network(
     dtype: str = "float32",
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
-    """All-reduce through switches that reduce, at the rate of packets with headers and a pool of slots.
+    """All-reduce through switches that reduce, at the rate that packet headers and a pool of slots allow.
 
     Chunks go up and down trees through the switches, with the times that they take on links of that rate.
     :func:`tacos.simulate` keeps these times with ``timing="schedule"``.
@@ -195,5 +195,5 @@ IN_NETWORK = Engine(
     solve=in_network,
     baseline=True,
     obstacle=_obstacle,
-    only_if_named="to be named: it has the headers and the pool of tacos switch",
+    only_if_named="to be named: it models the headers and the pool of tacos switch",
 )

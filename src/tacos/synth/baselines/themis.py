@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["THEMIS", "themis"]
 
 _SCHEDULING = ("fifo", "scf")
-_FREE = -1  # in place of a bundle: a side may have become free
+_FREE = -1  # in place of a bundle's number: a side may have become free
 
 
 def themis(
@@ -57,8 +57,8 @@ def themis(
 
     Args:
         topology: A product of rings, cliques and switches, unedited.
-        collective: One all-gather, reduce-scatter or all-reduce of all NPUs. Sizes that cut into
-            equal chunks give an orbit, others take memory for every transfer.
+        collective: One all-gather, reduce-scatter or all-reduce of all NPUs. Sizes that divide into
+            equal chunks give an orbit; others need memory for every transfer.
         scheduling: Which of the chunks that wait for a dimension goes first: ``"fifo"``, the first to
             arrive, or ``"scf"``, the smallest.
         order: The same order for the sums of all chunks, such as ``[0, 1, …]``: the baseline of the Themis
@@ -156,14 +156,14 @@ class _Phase(NamedTuple):
     side: int
     op: int
     spread: tuple[int, ...]  # sides along which the NPUs that hold parts of one sum differ
-    blocks: int  # of each piece in a message: the number of such NPUs
+    blocks: int  # number of blocks of each piece in a message: one per such NPU
 
 
 class _Hops(NamedTuple):
     """The hops of one piece in a phase, seen from NPU 0, one after another, each with all blocks."""
 
     to: NDArray[np.int64]
-    owner: NDArray[np.int64]  # of the block; hops by blocks
+    owner: NDArray[np.int64]  # [hop, block]: the block's owner
     step: NDArray[np.int64]
     line: NDArray[np.int64]  # place among the hops that share a link in one step
 
@@ -197,7 +197,7 @@ class _Bundles:
         return min(self.width, self.pieces - bundle * self.width)
 
     def _orders(self, block: int, order: Sequence[int] | None) -> Iterator[list[int]]:
-        """Return, for each bundle, the sides in the order in which its sums go through them."""
+        """Yield, for each bundle, the sides in the order in which its sums go through them."""
         sides = self.sides
         if order is not None:
             place = {side.number: i for i, side in enumerate(sides)}
@@ -353,7 +353,7 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
 
 
 def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Schedule:
-    """Return the transfers at the same times for chunks some of which are a byte smaller."""
+    """Return the same transfers at the same times for the collective's chunks, some of which are a byte smaller."""
     check_memory(orbit.transfers)
     packed = orbit.expand()
     return Schedule(

@@ -3,11 +3,11 @@
 Half of the chunks go up and down each tree, and every NPU is a leaf of one of them. Chunks follow
 each other: a tree's root sends a sum down as soon as it has it, while later chunks are still on
 their way up. That overlap takes K chunks through a tree of depth d in about (2d + K)(α + Sβ/K),
-where all the way up and then all the way down would take 2(d + K)(α + Sβ/K).
+where finishing the way up before going down would take 2(d + K)(α + Sβ/K).
 
 This needs separate links for the edges of both trees, in both directions. C-Cube (S. Cho et al.,
 HPCA 2023) lays the trees out in this way on a DGX-1, with detours through other GPUs where there is no link.
-Here the layout is searched (``cpp/synth/tree_layout.hpp``): which NPU has which place in each tree.
+Here a search (``cpp/synth/tree_layout.hpp``) finds the layout: which NPU has which place in each tree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["C_CUBE", "DOUBLE_BINARY_TREE", "c_cube", "double_binary_tree"]
 
 _MOVING, _LAYOUT_US = estimates.per_transfer(0.4), 20_000.0
-"""Work for the transfers, and microseconds to search a layout (measured)."""
+"""Work for the transfers, and microseconds to search for a layout (measured)."""
 LARGEST_SEARCH = 256
 TRIALS = 2**17
 _MOST_WEIGHT = 64
@@ -75,7 +75,7 @@ def c_cube(
 ) -> Schedule:
     """Use two trees that are laid out on the network, with a link for each edge.
 
-    The layout is searched for groups of up to 256 NPUs; larger groups use trees in rank order. The `memory` keeps
+    A search finds the layout for groups of up to 256 NPUs; larger groups use trees in rank order. The `memory` keeps
     layouts for other numbers of chunks.
 
     >>> import tacos
@@ -130,7 +130,7 @@ def _layout(
     place = np.concatenate([ranks, ranks[:1], np.roll(ranks[1:], -1)])
     if 2 < n <= LARGEST_SEARCH:
         src, dst = np.repeat(group, n), np.tile(group, n)
-        # No rank sends to itself, so any route will do here.
+        # No rank sends to itself, so any route can fill these places of the table.
         dst[:: n + 1] = np.roll(group, 1)
         speed = topology.link_bandwidth_Bps
         place = lay_out_trees(

@@ -41,7 +41,7 @@ def forest_through_program(
 ) -> Forest | None:
     """Return trees over paths whose capacities were optimized; None if that is not possible.
 
-    That is so if the network is too large, or if a member can be reached only over paths that are left out as slow.
+    It fails if the network is too large, or if a member can be reached only over paths that are left out as slow.
 
     Args:
         topology: The network.

@@ -152,6 +152,6 @@ def suited_chunks(chunks: int, packed: Packed) -> int:
 
 
 def used(known: Packed, way: str) -> list[Packing]:
-    """Return the packings of one kind, for spreading and for collecting, as far as they exist."""
+    """Return the packings of one kind that exist: for spreading, and for collecting."""
     found = (known.get(f"{what}{way}") for what in ("spread", "collect"))
     return [one for one in found if one is not None]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "milp", "obstacle"]
 
 _ASKED_PAIRS = 600
-"""Largest chunks times links for which "auto" uses this engine (chosen)."""
+"""Largest product of chunks and links for which "auto" uses this engine (chosen)."""
 _ASKED_COLUMNS, _ASKED_NODES = 1500, 50
 """Columns of a program, and nodes of a search tree, for "auto" at normal effort: about a second."""
 _MOST_PAIRS = 10**6
@@ -81,7 +81,7 @@ def milp(
     Args:
         topology: Up to a few dozen NPUs.
         collective: Any collective, with its number of chunks chosen.
-        time_limit: Seconds. Results that it did not cut short do not depend on the machine.
+        time_limit: In seconds. Results that it does not cut short are the same on every machine.
         columns: Largest number of start variables; larger programs are not solved. Programs of millions do not
             finish within minutes.
         nodes: Largest number of nodes of each search tree, independent of the machine.

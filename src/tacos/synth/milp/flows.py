@@ -1,8 +1,8 @@
 """Exchanges between pairs as a flow: a linear program distributes bytes over paths, which chunks then follow.
 
-If every chunk goes from one NPU to one other, copies do not help, and without latencies and with divisible
-chunks the best routing is a concurrent flow: linear, with one commodity per source. Then chunks take, one by
-one, the widest path through what is left of their source's flow.
+If every chunk goes from one NPU to one other, copies do not help. Without latencies and with divisible chunks,
+the best routing is then a concurrent flow, a linear program with one commodity per source. The chunks take, one
+by one, the widest path through the rest of their source's flow.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def concurrent_flow(topology: Topology, hops: Hops, demand: Floats) -> Floats | 
     wanted = demand[sources] / scale
     wanted[np.arange(len(sources)), sources] -= wanted.sum(axis=1)
     columns = len(sources) * count + 1
-    cost = np.full(columns, 1e-6)  # of the fastest flows, one with few hops and without cycles
+    cost = np.full(columns, 1e-6)  # prefer, among the fastest flows, few hops and no cycles
     cost[-1] = 1.0
     found = solve(
         LinearProgram(
@@ -133,7 +133,7 @@ def _rounded(hops: Hops, flow: Floats, src: Ints, dst: Ints, size: Ints) -> list
         leaving[a].append((hop, b))
     left = flow.copy()
     paths = []
-    # All pairs take turns, so that rounding errors spread.
+    # Pairs take turns, so that rounding errors spread.
     for i in range(len(src)):
         path = _widest(leaving, left[src[i]], int(src[i]), int(dst[i]))
         left[src[i], path] -= size[i]

@@ -37,7 +37,7 @@ __all__ = ["Model", "Preference", "Windows", "build", "windows"]
 
 @dataclass(frozen=True)
 class Preference:
-    """Preferences of a sketch besides the time."""
+    """What a sketch prefers, besides a short time."""
 
     connections: int = 0
     """-1: few pairs of NPUs communicate through switches; 1: many."""
@@ -132,7 +132,7 @@ def build(
     Args:
         problem: What to solve.
         epochs: The horizon.
-        orbits: Pairs, NPUs' chunks and links that must be treated in the same way.
+        orbits: Pairs (chunk, hop), pairs (chunk, NPU) and links that must be treated alike.
         rounds: Largest total number of rounds; 0 for links with a fixed capacity.
         preference: Which of the solutions to prefer.
 
@@ -160,7 +160,7 @@ def build(
     rows = _Rows()
 
     def z(chunk: Ints, hop: Ints, epoch: Ints) -> tuple[Ints, Bools]:
-        """Return the columns of z, and where they exist: none before a window, and its last one after it."""
+        """Return the columns of z, and which exist: none before a window; after it, its last column stands in."""
         first, last = window.first[chunk, hop], window.last[chunk, hop]
         there = window.open[chunk, hop] & (epoch >= first)
         return pair_column[chunk, hop] + np.minimum(epoch, last) - first, there
@@ -215,7 +215,7 @@ def build(
     column, there = z(end_chunk[entry], into, window.last[end_chunk[entry], into])
     rows.put(row[entry][there], column[there], 1.0)
 
-    # Links carry one chunk at a time; with rounds, as many as their rounds allow.
+    # A link carries at most its capacity at once; with rounds, its capacity times the step's rounds.
     link_leads = np.ones(len(problem.capacity), bool) if orbits is None else orbits.link_leads
     kept = np.flatnonzero(link_leads[hops.use_link])
     use_hop, use_link = hops.use_hop[kept], hops.use_link[kept]
@@ -311,7 +311,7 @@ def _assembled(
     row_lower, row_upper = (np.concatenate(part) for part in zip(*rows.bounds, strict=True))
     program = LinearProgram(
         cost=cost,
-        # Columns that an orbit shares have one entry per row, the sum of theirs.
+        # An orbit shares columns, so entries may repeat; the program adds them up.
         entries=(row, column, value),
         row_lower=row_lower,
         row_upper=row_upper,

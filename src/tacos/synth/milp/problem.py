@@ -84,12 +84,12 @@ def hops_of(topology: Topology) -> Hops:
 def _paths(
     topology: Topology, leaving: list[list[tuple[int, int]]], npu: int
 ) -> list[tuple[int, list[int]]]:
-    """Yield (end, links) of the hops from an NPU, level by level through the switches behind each port."""
+    """Return (end, links) of the hops from an NPU, level by level through the switches behind each port."""
     found: list[tuple[int, list[int]]] = []
     layer: list[tuple[int, list[int]]] = []
     for link, node in leaving[npu]:
         (found if node < topology.npus else layer).append((node, [link]))
-    # A port's first switch identifies the fabric; within it, the path of the fewest links counts.
+    # The switch behind a port identifies the fabric. Within it, only paths of the fewest links are kept.
     depth: dict[tuple[int, int], int] = {}
     count: dict[tuple[int, int], int] = {}
     while layer:
@@ -194,7 +194,7 @@ def in_epochs(topology: Topology, collective: Collective, hops: Hops, epoch_ps: 
 
 
 def _durations(topology: Topology, collective: Collective, hops: Hops) -> tuple[Ints, Ints, Ints]:
-    """Return picoseconds by size class: until a hop's chunk arrives, until its links become busy, and how long they are busy."""
+    """Return, by size class and in ps, when a hop's chunk arrives, when its links become busy, and for how long."""
     sizes = np.unique(collective.chunk_bytes())
     speed = topology.link_bandwidth_Bps[hops.use_link]
     latency = topology.link_latency_ps[hops.use_link]

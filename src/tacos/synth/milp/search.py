@@ -103,7 +103,7 @@ class Search:
         return warm, self._facts(stage, warm) | {"proven": False, "note": note}
 
     def _start(self, groups: Orbits) -> None:
-        """Begin with a schedule of the sketch's symmetry, if one can be made and it obeys the rest of the sketch."""
+        """Start from a schedule with the sketch's symmetry, if one can be built from the allowed transfers."""
         problem = in_epochs(self.topology, self.collective, self.hops, 1)
         if self.allowed is not None:
             problem = replace(problem, allowed=self.allowed)
@@ -158,7 +158,7 @@ class Search:
         return epoch_choices(self.topology, self.collective, self.hops, self.horizon_ps)
 
     def _stage(self, epoch_ps: int, groups: Orbits | None, begin: float, end: float) -> _Stage:
-        """Search schedules in epochs of one length."""
+        """Search for schedules in epochs of one length."""
         problem = in_epochs(self.topology, self.collective, self.hops, epoch_ps)
         if self.allowed is not None:
             problem = replace(problem, allowed=self.allowed)

@@ -1,9 +1,9 @@
 """A first schedule that has a sketch's symmetry, where the integer program may not find one in time.
 
 Each orbit of chunks has one leader, whose tree is grown by earliest arrival. A hop costs its delay plus the load of its
-links, and the images of a hop load their links equally. All images of a transfer are adjacent in the order that is then timed.
-Only the identity fixes an NPU, so a hop shares no link with its images: every link serves the images of what another serves, in
-the same order, and the times are symmetric too.
+links, and the images of a hop load their links equally. All images of a transfer are adjacent in the order that is then
+timed. Only the identity fixes an NPU, so no hop shares a link with its images. A link and its image therefore serve
+images of the same transfers in the same order, and the times are symmetric too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def symmetric_start(
 
     Args:
         topology, collective: The network, and a collective that only copies.
-        problem: The same in epochs of a picosecond.
+        problem: The same problem in epochs of one picosecond.
         orbits: The symmetries; none may fix a chunk.
 
     Returns:
@@ -59,7 +59,7 @@ def symmetric_start(
     links = [hops.links(hop) for hop in range(len(hops))]
     leaving = [np.flatnonzero(hops.src == npu).tolist() for npu in range(problem.npus)]
     load = np.zeros(topology.links)
-    found: list[tuple[int, int, int, int]] = []  # depth below, position, and the pair that leads
+    found: list[tuple[int, int, int, int]] = []  # minus the depth below, position, chunk, hop
     for chunk in np.flatnonzero(orbits.pair_leads.all(axis=1)).tolist():
 
         def carry(hop: int, chunk: int = chunk) -> None:
@@ -71,7 +71,7 @@ def symmetric_start(
         if tree is None:
             return None
         below: dict[int, int] = {}
-        for hop in reversed(tree):  # the last ones first: what follows a hop is known
+        for hop in reversed(tree):  # leaves first, so that the depth below is known
             src, dst = int(hops.src[hop]), int(hops.dst[hop])
             below[src] = max(below.get(src, 0), below.get(dst, 0) + 1)
         for hop in tree:
@@ -88,7 +88,7 @@ def _tree(
     load: NDArray[np.float64],
     carry: Callable[[int], None],
 ) -> list[int] | None:
-    """Return the hops of a chunk's tree, from its holders to all NPUs that need it, each after the one before it."""
+    """Return the hops of a chunk's tree, from its holders to all NPUs that need it, parents first."""
     hops, delay = problem.hops, problem.delay[problem.kind[chunk]]
     queue: list[tuple[float, int]] = []
     reached = {int(npu): 0.0 for npu in np.flatnonzero(problem.holds[chunk])}
@@ -110,7 +110,7 @@ def _tree(
         npu = int(hops.dst[hop])
         if npu in reached:
             continue
-        if (now := arrival(hop)) > at:  # its links have got more to carry since
+        if (now := arrival(hop)) > at:  # the load of its links has grown since
             heappush(queue, (now, hop))
             continue
         reached[npu] = at
@@ -135,7 +135,7 @@ def _timed(
     leader: Ints,
     leads: list[tuple[int, int]],
 ) -> Schedule:
-    """Return the earliest times of all images of the pairs (chunk, hop), images side by side."""
+    """Time all images of the pairs (chunk, hop) as early as possible; the images of a pair are adjacent."""
     width = len(problem.hops)
     place = np.full(leader.size, -1)
     place[[chunk * width + hop for chunk, hop in leads]] = np.arange(len(leads))

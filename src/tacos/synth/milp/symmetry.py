@@ -134,7 +134,7 @@ def extended(topology: Topology, npus: Sequence[int]) -> list[int] | None:
 
 
 def _search(topology: Topology, fixed: dict[int, int]) -> Iterator[list[int]]:
-    """Search by backtracking for automorphisms that map nodes as `fixed` says; stop after many tries."""
+    """Search by backtracking for automorphisms that map nodes as `fixed` says; stop after `_TRIES` candidates."""
     npus, nodes = topology.npus, topology.nodes
     code = _codes(topology)
     color = [

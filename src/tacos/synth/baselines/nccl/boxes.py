@@ -135,7 +135,7 @@ def _nics(
     for box, mine, after in zip(boxes, whole, whole[1:] + whole[:1], strict=True):
         by_nic: dict[tuple[str, int], list[int]] = {}
         missing = list(box)
-        # Prefer the NPU at the same place; if the path there passes other NPUs, take any.
+        # Prefer the path to the NPU at the same place; if it passes other NPUs, try the others.
         for shift in range(len(after)):
             ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
             table = routes(topology, pairs=(missing, ends))

@@ -3,10 +3,9 @@
 A ring visits the boxes in rank order, as NCCL does, and enters and leaves each of them over one NIC. With one NPU
 per NIC a ring that enters at NIC r leaves over another one, so that its hops alternate between rails c and c + 1
 (and c + 2 once, if the number of boxes is odd); each NIC then carries one ring in each direction. Where the links of a
-box do not allow that, a ring leaves over the NIC that it entered by. Inside a box a
-ring follows links that earlier rings have left free, found by a search with a counted budget. In a box alone, rings
-are added until no further one fits; as in NCCL's search, several bandwidths per ring are tried and the largest total
-wins.
+box do not allow that, a ring leaves over the NIC by which it entered. Inside a box, a ring follows links that earlier
+rings have left free, found by a search with a counted budget. In a single box, rings are added until no more fit; as
+in NCCL's search, several bandwidths per ring are tried and the largest total wins.
 
 Trees join the boxes as NCCL's double binary trees; inside a box, a chain leads from the NPU at the NIC to all others.
 """
@@ -44,9 +43,9 @@ _LARGEST_SEARCH = 72
 _BUDGET = 160_000
 """Budget of one search for a path: visited NPUs times the size of the box (chosen: about 0.1 s)."""
 _PACKINGS = 40
-"""Sets of rings that may be tried for one bandwidth (chosen)."""
+"""Largest number of sets of rings tried for one bandwidth (chosen)."""
 _MOST_APART = 8
-"""Distances between the rails of a ring that are tried (chosen)."""
+"""Largest distance between the rails of a ring that is tried (chosen)."""
 _MOST_RINGS = 32
 """Largest number of channels of NCCL (specified)."""
 
@@ -142,7 +141,7 @@ class Network:
         return self.circles[circle]
 
     def neighbours(self, box: Chain) -> dict[int, list[int]]:
-        """Return those that each NPU of a box reaches within it, and past no other NPU."""
+        """Return, for each NPU of a box, the NPUs that it reaches inside the box without passing another."""
         if box not in self.inside:
             self.look_up([(a, b) for a in box for b in box if a != b])
             self.inside[box] = {a: [b for b in box if a != b and self.near[a, b]] for a in box}
@@ -218,7 +217,7 @@ def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
 
 
 def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
-    """Return the parents of all NPUs (-1: none) in the two trees over the boxes that a channel's chains begin.
+    """Return the parents of all NPUs (-1: none) in a channel's two trees, which join the first NPUs of its chains.
 
     >>> [tree.tolist() for tree in tree_parents([(0, 1), (2, 3), (4, 5)], 6)]
     [[-1, 0, 4, 2, 0, 4], [2, 0, -1, 2, 0, 4]]
@@ -286,7 +285,7 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
     port = float(topology.link_bandwidth_Bps[inside].sum())
     enough = 0.99 * min(port, min(layout.rails, _MOST_RINGS) * _nic_speed(network, layout))
     best: list[Chain] = []
-    # Not apart: a ring returns to the NPU through which it entered, and leaves through it.
+    # With 0 apart, a ring returns to the NPU at which it entered a box, and leaves from there.
     for apart in (*range(1, min(layout.rails, _MOST_APART + 1)), 0):
         found = _alternating(network, layout, apart)
         if not best or network.bandwidth(found) > network.bandwidth(best) * (1 + 1e-9):
@@ -393,7 +392,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
 
 
 def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
-    """Return the largest set of different rings of a bandwidth that a few tries find."""
+    """Try some sets of different rings of one bandwidth, and return the largest."""
     out = Counter[int]()
     free = _Free(network, unit)
     for link, times in enumerate(free.left):

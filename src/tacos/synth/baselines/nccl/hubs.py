@@ -69,7 +69,7 @@ def rail_hubs(network: Network, layout: Layout) -> list[int]:
 def hub_tree(
     network: Network, root: int, hub: int, ends: Iterable[int], *, sums: bool
 ) -> tuple[int, ...]:
-    """Return the links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if no switches allow it.
+    """Return the links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if there is none.
 
     It goes from the root to the ends or, if it `sums`, from the ends to the root. A path that would return to a switch
     on its way to or from the hub turns around there.

@@ -156,7 +156,7 @@ GENERATIONS: Mapping[str, Generation] = {
 """The generations by name, the oldest first."""
 
 BASE_US: Mapping[str, Triple] = {"ring": (6.6, 14.0, 8.4), "tree": (6.8, 14.0, 8.4)}
-"""Microseconds that every collective takes, by algorithm and protocol (specified); none for the others."""
+"""Microseconds that every collective takes, by algorithm and protocol (specified); 0 for other algorithms."""
 
 BOX_HOP_US: Mapping[str, Triple] = {
     "ring": (0.6, 1.9, 3.4),
@@ -225,10 +225,10 @@ THREAD_BYTES = (8, 8, 64)
 """Least bytes per thread before a channel is used, by protocol (specified); for LL rings, times the ranks."""
 
 DOUBLED_GBps = (25.0, 50.0)
-"""Bandwidth from which on channels between boxes are doubled, in GB/s: few or old ones, others (specified)."""
+"""Least bandwidth at which channels between boxes are doubled, in GB/s: few or old channels, others (specified)."""
 
 FEW_CHANNELS = 4
-"""Channels up to which they are few (specified)."""
+"""Largest number of channels that counts as few (specified)."""
 
 NVLS_CHANNELS = 16
 """Channels of NVLS (logged)."""

@@ -30,7 +30,7 @@ __all__ = ["ring_moves", "through_switches", "tree_moves"]
 def ring_moves(
     group: Group, part: CollectivePart, most: int | None, *, backwards: bool = False
 ) -> Moves:
-    """Piece k of every block goes round ring k, or round it `backwards`; a broadcast goes down it.
+    """Send piece k of every block round ring k, or `backwards` round it; a broadcast goes down the ring.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
@@ -63,7 +63,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
         [tuple(int(place[npu]) for npu in box) for box in channel]
         for channel in group.chains[:most]
     ]
-    # Both trees of a channel are far apart, so that few chunks use many NICs.
+    # The two trees of a channel are far apart in this list, so that even few chunks use many NICs.
     parents = [
         tree
         for both in zip(*(tree_parents(t, group.n) for t in trees), strict=True)
@@ -219,7 +219,7 @@ def through_switches(
 def _by_chunk(
     group: Group, algorithm: str, most: int | None
 ) -> Iterator[tuple[_Transfers, NDArray[np.int64]]]:
-    """Yield the different treatments of chunks, each with its chunks."""
+    """Yield the distinct sequences of transfers, each with the chunks that take it."""
     part = group.part
     chunk = np.arange(len(part.group) * part.chunks)
     if group.n == 1:

@@ -8,7 +8,7 @@ what a measurement should show. They differ in effects that the tuner ignores:
 - A ring ends with a step that copies a chunk out of its buffer and sends nothing. It lasts a third of a step, so n
   GPUs reach (n-1) / (n-1 + 1/3) of the bandwidth in an all-gather. One parameter explains why H100 boxes reach
   268, 325 and 345 GB/s of bus bandwidth with 2, 4 and 8 GPUs, and A100 boxes 206, 228 and 234.
-- With NVLS every byte of the result leaves a switch once, and a 1/n of it enters as the owner's sum: S (1 + 1/n)
+- With NVLS every byte of the result leaves a switch once, and 1/n of it enters as the owner's sum: S (1 + 1/n)
   bytes per port and direction.
 - nccl-tests adds the time between two kernels, and one host process cannot launch collectives faster than it can
   start a kernel on each of its GPUs.
@@ -61,7 +61,7 @@ class Candidate:
         cost_s: What NCCL's tuner expects, in seconds; the smallest is chosen.
         time_s: What nccl-tests would measure, in seconds.
         latency_s: The part of the cost that does not depend on the size.
-        algbw_Bps: Size over the other part of the cost, in bytes per second.
+        algbw_Bps: Size divided by the rest of the cost, in bytes per second.
         bytes_s: The part of the time that grows with the size, in seconds.
         steps_s: The part of the time that messages take to start and to travel, in seconds.
     """
@@ -89,7 +89,7 @@ class Estimate:
         busbw_Bps: Bus bandwidth, as in nccl-tests; 0 if undefined.
         generation: The GPU generation whose parameters were used.
         boxes: Number of boxes that the group spans.
-        candidates: All that the tuner weighed, the cheapest first.
+        candidates: All candidates that the tuner weighed, the cheapest first.
     """
 
     algorithm: str
@@ -379,7 +379,7 @@ def _size(part: CollectivePart) -> int:
 
 
 def _bus_factor(part: CollectivePart) -> float:
-    """Return the ratio of bus to algorithm bandwidth; 0 for messages, whose size counts all of them here."""
+    """Return the ratio of bus to algorithm bandwidth; 0 for send-recv, whose size here is the total of all messages."""
     return 0.0 if kind_of(part).listed else part.bus_factor
 
 
@@ -402,7 +402,7 @@ def _channels(group: Group, best: Candidate, most: int | None) -> int:
 
 
 def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
-    """Return all algorithms and protocols that NCCL has for the collective."""
+    """Yield all algorithms and protocols that NCCL has for the collective."""
     kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
         yield _candidate(group, "direct", 2, 0.0, 0.0, 0.0)
@@ -441,7 +441,7 @@ def _candidate(
     measured_s: float,
     latency_factor: float = 1.0,
 ) -> Candidate:
-    """Return a candidate from the two parts of its cost and the measured time per byte."""
+    """Return a candidate from the two parts of its cost and the part of its time that grows with the size."""
     one, size = group.generation, _size(group.part)
     launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
     time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
