@@ -1,4 +1,4 @@
-"""What is collected: pages of the manual are tests; modules whose optional package is missing are left out."""
+"""Collect the pages of the manual as tests; leave out modules whose optional package is missing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NEEDED = {
     ],
     "mpi4py": ["src/tacos/runtime/mpi.py", "src/tacos/runtime/*/mpi*.py"],
 }
-# torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library in their way.
+# torch, MPI, browsers and the programs that a lab starts do not run with the sanitizers' library preloaded.
 sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
-collect_ignore_glob = ["tests/support/streams.py", "tests/support/torch_*.py"]  # what ranks run
+collect_ignore_glob = ["tests/support/streams.py", "tests/support/torch_*.py"]  # run by ranks
 collect_ignore_glob += [
     path
     for package, paths in NEEDED.items()
@@ -37,7 +37,7 @@ if sanitized:
         "tests/runtime/test_nccl.py",
         "tests/hub/test_training.py",
     ]
-    # The sanitizers look at C++. What these test is Python, or C++ that other tests run; many start processes.
+    # The sanitizers check C++. These test Python, or C++ that other tests run too; many start processes.
     collect_ignore_glob += [
         "README.md",
         "docs/*",
@@ -58,9 +58,9 @@ if sanitized:
         )
     ]  # fmt: skip
 
-os.environ["COLUMNS"] = "80"  # what the pages show
+os.environ["COLUMNS"] = "80"  # the width of the output on the pages
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in its background so, and the processes that tests interrupt would inherit it.
+    # Shells start background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -83,7 +83,7 @@ SLOW_PAGES = (
 
 
 def pytest_collect_file(file_path, parent):
-    """Pages of the manual are tests."""
+    """Collect each page of the manual as a test."""
     if file_path.suffix != ".md":
         return None
     page = Page.from_parent(parent, path=file_path)

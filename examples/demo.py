@@ -1,7 +1,7 @@
 """Compare the classic collective algorithms on two networks; ``make demo`` runs this.
 
 Every schedule is synthesized, timed under the network's model and checked by the independent
-verifier. Tables go to the terminal, schedules and pictures to the folder given as argument.
+verifier. Tables go to the terminal, schedules and pictures to the directory given as argument.
 """
 
 from __future__ import annotations

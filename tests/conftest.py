@@ -1,9 +1,9 @@
-"""How many examples Hypothesis draws. HYPOTHESIS_PROFILE is default, ci (reproducible) or sanitize.
+"""Set how many examples Hypothesis draws, and provide a real browser.
 
-A quick run draws a quarter of the examples that a test asks for, `make slow` all of them (TACOS_EXAMPLES=1), and
-the sanitizers' run a tenth.
+HYPOTHESIS_PROFILE is default, ci (reproducible) or sanitize. A quick run draws a quarter of the examples that a
+test asks for, `make slow` all of them (TACOS_EXAMPLES=1), and the sanitizers' run a tenth.
 
-And a real browser for the tests of what people see in one; they are skipped where there is none.
+Tests that need the browser are skipped if it is missing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 SHARE = float(os.environ.get("TACOS_EXAMPLES", "0.25"))
 LEAST = 8
-"""Examples that every test draws, if it asks for as many."""
+"""A test draws at least this many examples, unless it asks for fewer."""
 
 
 def fewer_examples(test, share):
-    """Let a Hypothesis test draw a share of its examples, whether it names their number or not."""
+    """Let a Hypothesis test draw only a share of its examples, also if their number is the default."""
     own = test._hypothesis_internal_use_settings
     count = min(own.max_examples, max(LEAST, round(own.max_examples * share)))
     test._hypothesis_internal_use_settings = settings(own, max_examples=count)

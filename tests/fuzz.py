@@ -1,9 +1,10 @@
-"""The fuzzer: every engine on random problems, and everything that can be asked of its answer.
+"""The fuzzer: run every engine on random problems, and check its answers in every way.
 
-A run is an engine on a problem (`tests/support/problems.py`). It is right if the engine says that it does not apply, or
-if its schedule passes the verifier, with one order of summation, and is not faster than the bound; simulated at
-its own times it takes its own time; its program passes the verifier, and lifted again so does the schedule;
-refined it is still right; and a file holds what was saved. Everything else is a failure: another exception, a wrong schedule, a crash.
+A run is an engine on a problem (`tests/support/problems.py`). It passes if the engine reports that it does not apply,
+or if all of this holds: the schedule passes the verifier, has one order of summation and is not faster than the bound;
+simulated at its own times, it takes its own time; its program passes the verifier, and so does the schedule lifted
+from it; the refined schedule passes and is not slower; a file holds the schedule that was saved in it.
+Everything else is a failure: another exception, a wrong schedule, a crash.
 
 ::
 
@@ -11,7 +12,7 @@ refined it is still right; and a file holds what was saved. Everything else is a
     python -m tests.fuzz --runs 1000 --engines auto,milp
     python -m tests.fuzz --seed 4711 --problems 1 --engines forest   # one case again
 
-Problems run in processes of their own, so that a crash of the compiled core loses neither the case nor the rest.
+Problems run in separate processes, so that a crash of the compiled core loses neither the case nor the other results.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from tests.support.problems import problem
 FAST = [name for name, engine in synth.ENGINES.items() if not engine.only_if_named]
 # Limits for the engines that have such options.
 LIMITS: dict[str, Any] = {"columns": 600, "nodes": 5, "time_limit": 20.0}
-# The answer itself is examined here, not what `synthesize` puts in the place of a wrong one.
+# Check the engine's own answer, not the one with which `synthesize` replaces a wrong one.
 RAW = {"verify": False} if "verify" in inspect.signature(tacos.synthesize).parameters else {}
 SHARE_INAPPLICABLE, SHARE_SAVED, SHARE_REFINED, SHARE_OPEN = 0.03, 0.05, 0.03, 0.02
-SHARES = {"c-cube": 0.1}  # of the problems that slow engines get
+SHARES = {"c-cube": 0.1}  # share of the problems that a slow engine gets
 REFINING = 20_000  # hops
-TOLERANCE = 1e-9  # of a schedule's own simulation: starts are multiples of a quantum
+TOLERANCE = 1e-9  # relative error of a simulated time: starts are multiples of a quantum
 
 
 class Wrong(Exception):
-    """What is wrong with an answer."""
+    """An answer is wrong; the message says why."""
 
 
 class Case:
-    """A problem, and its bound for all engines."""
+    """A problem and its bound, which all engines share."""
 
     def __init__(self, seed: int, tiny: bool) -> None:
         self.problem = problem(seed, tiny=tiny)
@@ -62,7 +63,7 @@ class Case:
 
 
 def check(case: Case, engine: str, random: Random, folder: Path) -> str:
-    """Run an engine on a problem and examine its answer; says how it went, or raises."""
+    """Run an engine on a problem and check its answer. Return the outcome, or raise."""
     topology, collective = case.problem.topology, case.problem.collective
     applies = not obstacle(engine, topology, collective)
     if random.random() >= (SHARES.get(engine, 1.0) if applies else SHARE_INAPPLICABLE):
@@ -116,7 +117,7 @@ def is_exact(engine: str) -> bool:
 
 
 def opened(collective: tacos.Collective) -> tacos.Collective:
-    """The same with an open number of chunks, for small ones."""
+    """Return a small collective with its number of chunks left open, others unchanged."""
     if collective.chunks > 64 or any(part.kind == "custom" for part in collective.parts):
         return collective
     parts = [
@@ -138,14 +139,14 @@ def examine(subject: Any, name: str = "it") -> None:
 
 
 def simulated(schedule: tacos.Schedule) -> None:
-    """A schedule runs at its own times."""
+    """Check that a schedule, simulated at its own times, takes its own time."""
     exact = tacos.simulate(schedule, timing="schedule", record=False)
     if abs(exact.time_s - schedule.time_s) > TOLERANCE * schedule.time_s:
         raise Wrong(f"simulated at its own times, it takes {exact.time_s}, not {schedule.time_s} s")
 
 
 def lowered(schedule: tacos.Schedule, random: Random) -> None:
-    """What a program can say, it says, and says again as a schedule."""
+    """Lower a schedule and lift it again; only what no program can express may be refused."""
     collective = schedule.collective
     unequal = {"all_to_all_v", "send_recv", "custom"}
     named = any(part.kind not in unequal for part in collective.parts)
@@ -192,12 +193,12 @@ class Failure:
 
 @dataclass
 class Result:
-    """What many runs found.
+    """The outcome of many runs.
 
     Attributes:
-        counts: Runs by engine and how they went.
-        failures: The cases that are wrong.
-        slowest: Seconds, engine and seed of the run that took longest.
+        counts: Runs per engine and outcome.
+        failures: The cases that failed.
+        slowest: Seconds, engine and seed of the slowest run.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -226,7 +227,7 @@ class Result:
 
 
 def run_problem(seed: int, engines: list[str], folder: Path, running: Any = None) -> Result:
-    """All engines on the problem of a number."""
+    """Run all engines on the problem with this seed."""
     result = Result()
     cases = cache(lambda tiny: Case(seed, tiny))
     for engine in engines:
@@ -235,7 +236,7 @@ def run_problem(seed: int, engines: list[str], folder: Path, running: Any = None
         begin = time.monotonic()
         try:
             how = check(cases(is_exact(engine)), engine, Random(f"{engine} {seed}"), folder)
-        except Exception as error:  # noqa: BLE001, whatever it is, it is a finding
+        except Exception as error:  # noqa: BLE001, any exception is a finding
             how = "failure"
             what = str(error) if isinstance(error, Wrong) else _last_lines(error)
             result.failures.append(Failure(seed, engine, what))
@@ -251,7 +252,7 @@ def _last_lines(error: Exception) -> str:
 
 
 class _Worker:
-    """A process that runs problems; what it is at is known when it dies."""
+    """A process that runs problems; if it dies, its current problem and engine are known."""
 
     def __init__(self, context: Any, engines: list[str]) -> None:
         self.engines = engines
@@ -269,7 +270,7 @@ class _Worker:
         self.ours.send(seeds)
 
     def take(self) -> Result:
-        """The result of the next problem; of one that killed the process, a failure."""
+        """Return the result of the next problem, or a failure if it killed the process."""
         seed, self.seeds = self.seeds[0], self.seeds[1:]
         try:
             found: Result = self.ours.recv()
@@ -310,10 +311,10 @@ def hunt(
 
     Args:
         seed: The first problem.
-        runs, problems, seconds: When to stop, whichever comes first; in the order of the seeds without `seconds`.
-        jobs: Processes.
-        engines: Their names; all fast ones if not given.
-        report: Called with each failure, and now and then with the result so far.
+        runs, problems, seconds: Limits; stop at the first one reached.
+        jobs: Number of processes.
+        engines: Names of engines; all fast ones if not given.
+        report: Called with each failure, and every 30 s with the number of runs so far.
     """
     names = FAST if engines is None else engines
     context = multiprocessing.get_context("spawn")

@@ -1,19 +1,19 @@
-"""The pages of the manual as tests: every block of code runs, in order, in one folder per page.
+"""The pages of the manual as tests: every block of code runs, in order, in one directory per page.
 
 A fenced block is run by its language:
 
 - ``python`` with ``>>>``: its output is compared, as doctest does; without: it is executed.
-- ``console``: lines that begin with ``$`` run in a shell; what follows them must be what they print,
-  ``...`` standing for anything. A command that prints nothing here may print what it likes, but not fail.
+- ``console``: lines that begin with ``$`` run in a shell; the lines below must be their output, where
+  ``...`` stands for anything. A command without output on the page may print anything but must not fail.
 - anything else is text.
 
 A comment directly before a block changes that:
 
-- ``<!-- not run: REASON -->``: it needs what a test does not have.
+- ``<!-- not run: REASON -->``: it needs something that tests do not have.
 - ``<!-- file: NAME -->``: it is the content of a file.
-- ``<!-- figures vary -->``: numbers and units of time are not compared. Engines get better, machines differ.
+- ``<!-- figures vary -->``: numbers and units of time are not compared: engines get better, machines differ.
 
-``python -m tests.pages PAGE …`` renews what the commands of a page print, after a change that is meant.
+``python -m tests.pages PAGE …`` updates the output that a page shows, after an intended change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PATIENCE_S = 120
 
 
 class Block(NamedTuple):
-    """A fenced block: where it begins, its language, its text, and what a comment says of it."""
+    """A fenced block: where it begins, its language, its text, and the comment before it."""
 
     line: int
     language: str
@@ -103,7 +103,7 @@ class PageError(Exception):
 
 
 def run(block: Block, names: dict[str, object], origin: Path) -> None:
-    """Run a block in the current folder, with the page's Python names."""
+    """Run a block in the current directory, with the page's Python names."""
     note = _NOTE.fullmatch(block.note)
     if note and note[1] == "file":
         target = Path(note[2])
@@ -116,7 +116,7 @@ def run(block: Block, names: dict[str, object], origin: Path) -> None:
     elif block.language == "console":
         run_console(block, figures_vary=bool(note), origin=origin)
     elif block.language in ("sh", "bash", "shell"):
-        raise PageError("a block of shell commands is called console, and runs")
+        raise PageError("mark a block of shell commands as console, so that it runs")
 
 
 def run_python(block: Block, names: dict[str, object]) -> None:
@@ -134,7 +134,7 @@ def run_python(block: Block, names: dict[str, object]) -> None:
 
 
 def run_console(block: Block, *, figures_vary: bool, origin: Path) -> None:
-    """Run the commands behind $ and compare what they print, where the page shows it."""
+    """Run the commands after $ and compare their output where the page shows it."""
     for command, wanted in commands(block.text):
         code, printed = call(command, origin)
         if not agree(wanted, printed, figures_vary=figures_vary):
@@ -144,18 +144,18 @@ def run_console(block: Block, *, figures_vary: bool, origin: Path) -> None:
 
 
 def agree(wanted: str, printed: str, *, figures_vary: bool) -> bool:
-    """Whether a page shows what was printed, or nothing."""
+    """Return whether a page shows no output or the output that was printed."""
     if figures_vary:
         wanted, printed = (_FIGURE.sub("#", words) for words in (wanted, printed))
     return not wanted.strip() or doctest.OutputChecker().check_output(wanted, printed, _FLAGS)
 
 
 def renewed(text: str, origin: Path) -> str:
-    """A page with the output of its commands as it is today, where it differs and has no ``...``."""
+    """Return a page with the current output of its commands, where it differs and has no ``...``."""
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(text):
         if block.language != "console" or block.note.startswith("not run"):
-            with contextlib.suppress(PageError):  # examples in Python are people's business
+            with contextlib.suppress(PageError):  # examples in Python are updated by hand
                 run(block, names, origin)
             continue
         for command, wanted in commands(block.text):
@@ -183,7 +183,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def call(command: str, origin: Path) -> tuple[int, str]:
-    """Exit code and output; a plain call of tacos happens in this process, which is much faster."""
+    """Return exit code and output; a plain tacos command runs in this process, which is much faster."""
     words = shlex.split(command)
     if words[0] == "tacos" and _SHELL.isdisjoint(command) and words[1] not in ("run", "lab"):
         from tacos.cli import main
@@ -205,7 +205,7 @@ def call(command: str, origin: Path) -> tuple[int, str]:
 
 
 def main(paths: list[str]) -> None:
-    """Renew the output that pages show."""
+    """Update the output that pages show."""
     os.environ["COLUMNS"] = "80"
     for path in map(Path, paths):
         page = path.resolve()

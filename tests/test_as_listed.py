@@ -1,4 +1,4 @@
-"""Orders that are timed in one sweep or in rounds: the event loop finds the same, and what it serves otherwise is left to it."""
+"""Timing in one sweep or in rounds finds the event loop's times; orders that it would change are left to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEED = {"bandwidth": "1GB/s", "latency": "1us"}
 
 
 def timed(order, as_listed):
-    """In one sweep or by the event loop; None if it refuses."""
+    """Time an order in one sweep (True), by the event loop (False) or either (None); None if refused."""
     route, chunk, step, op, reads = np.array(order.rows, np.int64).reshape(-1, 5).T.copy()
     try:
         return _core.retime(
@@ -41,7 +41,7 @@ def timed(order, as_listed):
 
 
 def order_of(schedule):
-    """The transfers of a schedule in the order of their starts, each start a step."""
+    """Return the transfers of a schedule in the order of their starts, with one step per start time."""
     route = np.repeat(schedule.lane_route, np.diff(schedule.lane_begin)).tolist()
     rows = [
         (r, t.chunk, t.starts[0] // schedule.quantum_ps, t.op, t.reads)
@@ -55,7 +55,7 @@ def order_of(schedule):
 def test_a_sweep_finds_what_the_event_loop_finds(order):
     swept, expected = timed(order, True), timed(order, False)
     assert swept is None or swept == expected
-    assert timed(order, None) == expected  # in rounds, where no sweep does
+    assert timed(order, None) == expected  # in rounds, where a sweep does not apply
     again = order_of(expected)
     swept, expected = timed(again, True), timed(again, False)
     assert swept is None or swept == expected
@@ -65,7 +65,7 @@ def test_a_sweep_finds_what_the_event_loop_finds(order):
 @given(orders(random_topologies(max_npus=4), max_chunks=2))
 @settings(max_examples=50)
 def test_slow_networks_too(order):
-    """Starts that need more than 32 bits, which are rounded."""
+    """Starts beyond 32 bits are rounded."""
     swept, expected = timed(order, True), timed(order, False)
     assert swept is None or swept == expected
     assert timed(order, None) == expected
@@ -74,7 +74,7 @@ def test_slow_networks_too(order):
 @given(order=orders(), seed=st.integers(0, 99))
 @settings(max_examples=50)
 def test_lists_that_are_no_way_to_run_anything(order, seed):
-    """Any rows in any order: steps mixed up, so that sums and copies follow each other at random."""
+    """Random steps, operations and sources: sums and copies follow each other in any order."""
     draw = np.random.default_rng(seed)
     rows = [
         (r, c, int(draw.integers(4)), int(draw.integers(2)), int(draw.integers(2)))
@@ -100,7 +100,7 @@ def test_lists_that_are_no_way_to_run_anything(order, seed):
 )
 @pytest.mark.parametrize("each", [10**4, 10**4 + 7, 10**11 + 3], ids=["even", "odd", "hours"])
 def test_synthesized_orders_take_one_sweep(topology, kind, engine, each):
-    """Starts that have a common unit, that have none, and that do not fit 32 bits."""
+    """Starts with a common unit, without one, and beyond 32 bits."""
     squared = topology.npus**2
     schedule = tacos.synthesize(
         topology, co.named(kind, topology, 10**4 * squared, chunks=1), engine=engine
@@ -113,7 +113,7 @@ def test_synthesized_orders_take_one_sweep(topology, kind, engine, each):
 
 
 def test_what_is_ready_first_overtakes():
-    """Chunk 0 is listed first on the second link but comes there after 2 us; chunk 1 is there from the start."""
+    """Chunk 0 is listed first on the second link but arrives there after 2 us; chunk 1 is there from the start."""
     topology = tp.mesh(3, **SPEED)
     collective = co.custom(topology, [1000, 1000], before=[[0], [1]], after=[[1, 2], [2]])
     table = routes(topology, pairs=([0, 1], [1, 2]))
@@ -125,7 +125,7 @@ def test_what_is_ready_first_overtakes():
 
 
 def test_a_leg_that_waits_for_another_link_is_overtaken():
-    """Both messages leave the switch by one link; the first one listed waits for its own first link, the second does not."""
+    """Two messages leave the switch over one link; the one listed first waits for its own first link."""
     topology = tp.switch(3, **SPEED)
     collective = co.send_recv(topology, [(0, 1, 9000), (0, 2, 1000), (1, 2, 1000)], chunks=1)
     table = routes(topology, pairs=([0, 0, 1], [1, 2, 2]))

@@ -23,7 +23,7 @@ def test_always_fails():
 
 
 def outcome(folder: Path, name: str, attempts: int) -> str:
-    """What pytest prints of two tests in a folder of this name."""
+    """Return what pytest prints when the file `name` holds TESTS."""
     place = folder / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(TESTS)

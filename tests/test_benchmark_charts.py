@@ -1,4 +1,4 @@
-"""The charts at the beginning of the benchmarks page, from what benchmarks print."""
+"""The charts at the top of the benchmarks page are drawn from the output of benchmarks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tacos.simulate.programs import program_routes
 
 
 def rails(hosts, *bandwidths):
-    """Hosts with a link to each of some switches: links 2k and 2k + 1 are host h's, up and down."""
+    """Connect hosts to switches: links 2k up and 2k + 1 down, where k = host · switches + switch."""
     switches = range(hosts, hosts + len(bandwidths))
     links = [
         (*ends, bandwidth, "1us")
@@ -39,7 +39,7 @@ def test_routes_of_channels():
 
 @pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all"])
 def test_programs_use_all_rails(kind):
-    """Executed by default, within 2 % of the bound; a single rail would take twice as long."""
+    """Executed, programs take at most 2 % longer than the bound; on one rail, twice as long."""
     topo = rails(4, "1GB/s", "1GB/s")
     wanted = getattr(tacos.collective, kind)(topo, "64MB")
     schedule = tacos.synthesize(topo, wanted)
@@ -71,7 +71,7 @@ def test_a_slow_link_is_blamed_on_the_channel_that_takes_it():
 
 @pytest.mark.parametrize("dead", [[3], [7], [2, 11]])
 def test_what_is_left_keeps_to_living_links(dead):
-    """Two hosts with three links each to one switch: of up and down links, any may die."""
+    """Two hosts with three links each to one switch: any up or down link may die."""
     links = [
         (*ends, "1GB/s", "1us")
         for host in (0, 1)

@@ -1,4 +1,4 @@
-"""Collectives: how chunks are numbered and cut, who holds what, and what is refused."""
+"""Collectives: how chunks are numbered and cut, which NPUs hold them, and what is refused."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_reversed_messages():
 
 
 def test_reversed_custom():
-    """What went to several comes back from several, as their sum."""
+    """The reverse of a chunk for several NPUs is the sum of one input from each."""
     collective = co.custom(4, [1, 2], [[0], [1]], [[1, 2], [3]])
     back = collective.reversed()
     assert ends(back) == [([1, 2], [0]), ([3], [1])]

@@ -88,7 +88,7 @@ def test_collectives_without_common_sums_are_consistent(kind):
 
 @pytest.mark.parametrize(("inputs", "consistent"), [(2, True), (3, False)])
 def test_two_sums_of_one_switch_may_differ(inputs, consistent):
-    """Two NPUs let the switch add up the same inputs: of two operands there is one order only."""
+    """Two NPUs let the switch add up the same inputs; two operands have only one order."""
     npus = inputs + 2
     switch = npus
     links = [(a, switch) for a in range(npus)] + [(switch, a) for a in range(npus)]
@@ -119,7 +119,7 @@ def test_two_sums_of_one_switch_may_differ(inputs, consistent):
 
 
 def test_a_program_fixes_the_order_of_all_additions():
-    """Ranks 0 and 1 compute (x0 + x1) + x2 and x0 + (x1 + x2) of what they have received."""
+    """Rank 1 computes (x0 + x1) + x2; rank 0 computes the same, or (x0 + x2) + x1."""
     collective = co.custom(3, [1], [[0, 1, 2]], [[0, 1]], reduces=[True])
 
     def program(first, second):
@@ -158,7 +158,7 @@ def test_a_program_fixes_the_order_of_all_additions():
 
 @st.composite
 def any_sums(draw):
-    """Rows for `scheduled`: right sums of three to five NPUs in whatever order, mostly different ones."""
+    """Draw rows for `scheduled`: correct sums of three to five NPUs, mostly in different orders."""
     npus = draw(st.integers(3, 5))
     random = Random(draw(st.integers(0, 2**32 - 1)))
     acc = [{npu} for npu in range(npus)]
@@ -218,7 +218,7 @@ def test_what_the_checker_says_of_programs_is_true(order):
 
 @pytest.mark.parametrize("spec", ["torus:3x3", "ring:5", "fc:4", "switch:4", "hypercube:3"])
 def test_an_orbit_is_as_consistent_as_the_whole(spec):
-    """Proven from one NPU's chunks, compared with all chunks written out."""
+    """Compare the proof from one NPU's chunks with all chunks written out."""
     network = tp.parse(spec)
     goal = co.all_reduce(network, 1000 * network.npus, chunks=1)
     schedule = tacos.synthesize(network, goal, engine="symmetric")
@@ -230,7 +230,7 @@ def test_an_orbit_is_as_consistent_as_the_whole(spec):
 
 
 def rotated(npus, rows):
-    """An orbit: chunk 0 by rows (src, dst, op, reads), one after the other; rotations give the other chunks."""
+    """Return an orbit: rows (src, dst, op, reads) move chunk 0 one after the other, rotations give the other chunks."""
     network = tp.fully_connected(npus, bandwidth="1GB/s", latency="1us")
     ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
     table = routes(network, links=[[ends.index((src, dst))] for src, dst, *_ in rows])
@@ -246,7 +246,7 @@ def rotated(npus, rows):
 
 
 def steps_of(program, rank):
-    """What a rank does, in whatever thread."""
+    """Return the steps of a rank, in all its threads."""
     columns = ("op", "src_buffer", "src_slot", "dst_buffer", "dst_slot")
     mine = np.repeat(program.thread_rank, np.diff(program.thread_begin)) == rank
     return sorted(zip(*(getattr(program, name)[mine].tolist() for name in columns), strict=True))
@@ -292,7 +292,7 @@ def test_a_one_shot_adds_in_the_order_of_the_ranks():
 
 
 def test_sums_that_one_npu_makes_stay_as_they_were():
-    """A ring and a tree to one root add on arrival: no scratch, no steps of their own."""
+    """Rings and trees to one root add on arrival: no scratch, no separate reduce steps."""
     for spec, engine in [("ring:6", "ring"), ("fc:6", "direct"), ("fc:6", "double-binary-tree")]:
         network = tp.parse(spec)
         goal = co.all_reduce(network, "1MB", chunks=1)
@@ -343,7 +343,7 @@ class Typed:
 
 
 def results(program, dtype, op="sum", count=257):
-    """What the ranks end with, as bytes."""
+    """Return the ranks' results as bytes."""
     generator, random = np.random.default_rng(0), Random(0)
     sources = [bits(generator, count, dtype) for _ in range(program.ranks)]
     targets = [np.zeros_like(source) for source in sources]
@@ -365,7 +365,7 @@ def test_all_ranks_end_with_identical_bits(spec, dtype):
 
 
 def test_a_program_that_is_not_consistent_really_differs():
-    """Otherwise the test above would show nothing."""
+    """Shows that the test above can fail."""
     program = lower(scheduled(3, TWO_ORDERS))
     assert not tacos.verify(program).consistent
     first, second, third = results(program, "bfloat16")
@@ -417,7 +417,7 @@ def test_chakra_traces_keep_the_order(case, tmp_path_factory):
     assert tacos.verify(tacos.load(prefix, format="chakra")).consistent
 
 
-# --- who asks for it -----------------------------------------------------------------------------
+# --- searches that require it --------------------------------------------------------------------
 
 
 def unruly(topology, collective, **_):
@@ -430,7 +430,7 @@ def unruly(topology, collective, **_):
 
 @pytest.fixture
 def with_two_orders(monkeypatch):
-    """The engine direct adds in two orders on this network, where nothing else applies but ring."""
+    """Return a network on which only direct and ring apply; direct adds in two orders."""
     from tacos.search import auto
     from tacos.synth import ENGINES
 

@@ -1,6 +1,6 @@
-"""Programs run on real data in one process, messages in any order, against what the collective says.
+"""Programs run on real data in one process, with messages in any order, and compute their collective.
 
-Real files are looked for in the folder that TACOS_TEST_DATA names; without it those tests are skipped.
+Real files come from the directory TACOS_TEST_DATA; tests that need them are skipped without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "
 
 
 def check(program, count, dtype="int64", op="sum", in_place=False, random=None):
-    """Runs a program of one named collective and compares with NumPy."""
+    """Run a program of one named collective and compare with NumPy."""
     machine = Machine(program)
     [part] = program.collective.parts
     rows = [expected(part, rank, count, dtype, op, 0) for rank in range(program.ranks)]
@@ -47,7 +47,7 @@ def check(program, count, dtype="int64", op="sum", in_place=False, random=None):
 
 
 def whole(collective, rank, values):
-    """Input and output of a rank for any collective: chunk x holds its NPU's values[x]."""
+    """Return a rank's input and output; it brings values[rank][c] to a sum, values[-1][c] otherwise."""
     brings = [c for c in range(collective.chunks) if rank in collective.inputs(c)]
     needs = [c for c in range(collective.chunks) if rank in collective.outputs(c)]
     empty = np.empty(0, np.int64)
@@ -62,7 +62,7 @@ def whole(collective, rank, values):
 @given(order=lowered(), data=st.data())
 @settings(max_examples=60)
 def test_any_collective_of_any_engine(order, data):
-    """Chunks of all sizes, among them all-to-all-v, custom and process groups, at the size given."""
+    """Chunks of all sizes, including all-to-all-v, custom and process groups, at the schedule's size."""
     schedule, program = order
     ranks = program.ranks
     sizes = schedule.collective.chunk_bytes().tolist()
@@ -93,7 +93,7 @@ def test_any_collective_of_any_engine(order, data):
 def test_a_program_serves_every_size(
     spec, kind, chunks, counts, lowered_in_place, in_place, random
 ):
-    """Fewer elements than chunks, none at all, in place with a program that is not, and back."""
+    """Fewer elements than chunks, no elements, and in-place calls of programs lowered otherwise."""
     network = tp.parse(spec)
     root = {"root": 1} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
     collective = co.named(kind, network, "1MB", chunks=chunks, **root)
@@ -114,12 +114,12 @@ def test_every_type_and_operation(dtype, op):
             Machine(program).run(data, data, 5, op, Random(0))
         return
     if dtype == "bool" and op == "avg":
-        return  # of truth values there is none
+        return  # truth values have no average
     check(program, 101, dtype, op)
 
 
 def sum_of_two(a, b, dtype):
-    """What two ranks make of two arrays of bits, by an all-reduce."""
+    """Return the sum of two arrays of bits, computed by an all-reduce of two ranks."""
     network = tp.ring(2)
     program = lower(tacos.synthesize(network, co.all_reduce(network, "1MB", chunks=1)))
     machine = Machine(program)
@@ -136,7 +136,7 @@ def sum_of_two(a, b, dtype):
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
 def test_half_precision_rounds_as_numpy_does():
-    """All 65,536 numbers, each with a few others: zeros, subnormal, infinite, not a number."""
+    """Add a few numbers, among them zeros, subnormals and infinity, to each of all 65,536."""
     every = np.arange(65536, dtype=np.uint16)
     for other in (0x0000, 0x8000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0xBC01, 0x7BFF, 0x7C00, 0x1234):
         a, b = every.view(np.float16), np.full(65536, other, np.uint16).view(np.float16)
@@ -145,7 +145,7 @@ def test_half_precision_rounds_as_numpy_does():
 
 
 def test_bfloat16_rounds_to_even():
-    """By hand: 1 + 2⁻⁸ lies between 1 and 1 + 2⁻⁷, and goes to the even one; 1 + 3·2⁻⁸ goes up."""
+    """By hand: 1 + 2⁻⁸, halfway between 1 and 1 + 2⁻⁷, rounds to the even 1; 1 + 3·2⁻⁸ rounds up."""
 
     def bits(*values):
         return (np.array(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -171,8 +171,8 @@ def pair(threads, **options):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_chunk_in_another_ones_slot_needs_slots_of_one_size(count):
-    """Rank 1 takes chunk 0 in at the slot of chunk 1 first. Of 3 elements chunk 0 has two, the
-    slot one: without care the neighbour would be overwritten."""
+    """Rank 1 first receives chunk 0 into the slot of chunk 1. Of 3 elements, chunk 0 has two and the
+    slot one; the memory next to it must not be overwritten."""
     program = pair(
         [
             (0, 1, 1, [("copy", INPUT, 0, OUTPUT, 0), ("send", INPUT, 0), ("recv", None, None, OUTPUT, 1, 7)]),

@@ -19,8 +19,8 @@ from tests.support.strategies import collectives, orders, topologies
 
 
 def transfers(schedule):
-    """(src, dst, chunk, op); what comes first to an NPU without a part of its own, is added or copied
-    all the same, so there the op does not count."""
+    """Count (src, dst, chunk, op). If the destination has no input of its own, adding and copying the
+    first arrival are the same, so op is None."""
     inputs = [set(schedule.collective.inputs(c)) for c in range(schedule.collective.chunks)]
     rows = schedule.rows()
     columns = (rows[name].tolist() for name in ("src", "dst", "chunk", "op"))
@@ -32,7 +32,7 @@ def transfers(schedule):
 
 def check_round_trip(schedule, in_place):
     if schedule.routes.kinds.any() or not all(schedule.collective.chunk_bytes()):
-        return  # what no program can say
+        return  # no program can express it
     program = lower(schedule, in_place=in_place)
     lifted = lift(program, schedule.topology)
     assert lifted.collective == schedule.collective
@@ -62,13 +62,13 @@ WITH_TIES = {
     *("symmetric", "forest", "greedy", "exchange", "hubs", "themis", "nccl"),
     *("double-binary-tree", "c-cube", "parameter-server"),
 }
-"""Engines on whose links several transfers are ready at one moment."""
+"""Engines in whose schedules several transfers are ready for a link at one moment."""
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
 @pytest.mark.parametrize("spec", ["ring:8", "torus:4x4", "fc:6", "switch:8", "dgx-1:1"])
 def test_times_are_those_of_the_schedule_but_for_ties(spec, kind):
-    """Which of several transfers goes first that are ready at one moment, a program does not say."""
+    """A program does not say which of several transfers goes first if they are ready at one moment."""
     topology = tp.parse(spec)
     collective = co.named(kind, topology, "1MB", chunks=2)
     for engine in tacos.engines(topology, collective):
@@ -89,8 +89,8 @@ def rows_of(schedule):
 
 
 def all_pairs():
-    """Three NPUs: each sends its parts to their owners' scratch, owners sum up there, add the sum
-    to what they have, and send the result to all."""
+    """Three NPUs: each sends its parts to their owners' scratch; the owners add them up there, add
+    the sum to their own part, and send the result to all."""
     threads = []
     for rank in range(3):
         others = [r for r in range(3) if r != rank]
@@ -182,8 +182,8 @@ def test_one_sided_steps():
 
 
 def test_partial_sums_are_exchanged_at_one_moment():
-    """Recursive doubling of one chunk on four NPUs: after the second round both ends read what the
-    other overwrites, so these transfers start together."""
+    """Recursive doubling of one chunk on four NPUs: in the second round each transfer reads what the
+    opposite one overwrites, so they start together."""
     topology = tp.fully_connected(4)
     collective = co.custom(topology, [1000], [[0, 1, 2, 3]], [[0, 1, 2, 3]], reduces=[True])
     threads = []
@@ -275,13 +275,13 @@ def test_ranks_that_are_not_connected():
         lift(gather_program(), topology)
 
 
-# --- what stays a program --------------------------------------------------------------------------
+# --- programs that no schedule can express ---------------------------------------------------------
 
 SUM = co.custom(3, [4], [[0, 1, 2]], [[0, 1, 2]], reduces=[True])
 
 
 def all_gathered_sum():
-    """Everybody's part goes around the ring as it is, and everybody adds up: two sums at a time."""
+    """Each rank adds up the inputs that go around the ring unchanged: it holds two values at a time."""
     threads = []
     for rank in range(3):
         before, after, first = (rank - 1) % 3, (rank + 1) % 3, 4 * rank
@@ -296,8 +296,8 @@ def all_gathered_sum():
 
 def late_old_sum():
     """Six ranks, the sum at 5. Rank 1 sends {1, 3} to 0, then relays {4} over 2 to 0; rank 0 sends
-    {0, 2, 4} on, and only then takes in {1, 3} and sends it on, too. In a schedule rank 1's sum leaves
-    before {4} overwrites it, and reaches 0 after what has passed 1, 2 and 0 later."""
+    {0, 2, 4} on, and only then receives {1, 3} and sends it on, too. In a schedule, rank 1's sum would
+    leave before {4} overwrites it, but reach 0 only after {4} has passed 1, 2 and 0."""
     reduce = co.custom(6, [4], [range(6)], [[5]], reduces=[True])
     return made(
         reduce,
@@ -400,7 +400,7 @@ def test_a_circle_is_refused():
 @given(seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=100)
 def test_whatever_a_program_holds_it_is_lifted_or_refused(seed, data):
-    """One changed entry: a schedule, or a sentence that names a step or a slot."""
+    """With one entry changed, a program becomes a schedule or an error that names a rank."""
     draw = np.random.default_rng(seed)
     topology = data.draw(st.sampled_from([tp.ring(4), tp.fully_connected(3)]))
     kind = data.draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]))

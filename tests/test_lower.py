@@ -1,4 +1,4 @@
-"""Lowering: programs that do what their schedules say, whatever order their threads run in."""
+"""Lowering: programs do what their schedules say, in whatever order their threads run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_programs_end_with_the_right_outputs(order, data):
 @given(npus=st.integers(1, 6), data=st.data())
 @settings(max_examples=200)
 def test_buffers_hold_the_chunks_of_their_rank_in_order(npus, data):
-    """Several collectives at once among them, and chunks without bytes, which no NPU holds."""
+    """Includes several collectives at once, and chunks without bytes, which no NPU holds."""
     parts = [
         p for _ in range(data.draw(st.integers(1, 3))) for p in data.draw(collectives(npus)).parts
     ]
@@ -52,7 +52,7 @@ def test_named_collectives(spec, kind, in_place):
 
 
 def test_an_all_gather_around_a_ring_of_three():
-    """By hand: one copy of the own part, and every chunk goes to both neighbours."""
+    """By hand: rank 0 copies its part, receives chunks 2 and 1, and sends chunks 0 and 2."""
     topology = tp.ring(3, bidirectional=False)
     schedule = tacos.synthesize(topology, co.all_gather(topology, "3KB", chunks=1), engine="greedy")
     program = lower(schedule)
@@ -88,7 +88,7 @@ def test_a_reduce_scatter_keeps_partial_sums_in_scratch_and_the_input_as_it_is()
     program = lower(schedule)
     written = {BUFFERS[b] for b in program.dst_buffer.tolist()} - {"none"}
     assert written == {"output", "scratch"}
-    # Partial sums leave as soon as they are made: one slot is enough at a time.
+    # Partial sums leave as soon as they are made, so that few slots are enough.
     assert program.scratch_slots.max() <= 2
     assert {STEP_OPS[o] for o in program.op.tolist()} == {"send", "recv_reduce"}
 
@@ -132,7 +132,7 @@ def _sends(program):
 
 
 def test_a_window_orders_what_leaves_over_one_port():
-    """Three NPUs on a switch: each one's two messages cross its port, so the second waits for the first."""
+    """Three NPUs on a switch: both messages of an NPU cross its port, so the second waits for the first."""
     topology = tacos.topology.switch(3)
     collective = tacos.collective.all_gather(topology, "3MB", chunks=1)
     schedule = tacos.synthesize(topology, collective, engine="direct")
@@ -174,7 +174,7 @@ FILE = {"name": "mine", "protocol": "LL", "min_bytes": 1, "max_bytes": 9, "threa
 
 
 def test_a_program_has_the_fields_of_its_schedule_and_gives_them_back():
-    """The provenance says other things, and nothing is computed from it."""
+    """Nothing is computed from the provenance, which says something else."""
     ring = tp.ring(4)
     schedule = tacos.synthesize(ring, co.all_gather(ring, "4MB", chunks=1), engine="ring")
     told = {"name": "theirs", "protocol": "Simple", "min_bytes": 3, "engine": "greedy"}

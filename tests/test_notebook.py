@@ -1,4 +1,4 @@
-"""What notebooks show: well-formed HTML with the figures that people look for."""
+"""Notebooks show well-formed HTML with the main figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULE = tacos.synthesize(TOPOLOGY, COLLECTIVE, engine="ring")
 
 
 def shown(item):
-    """The HTML of an object, read as XML so that nothing in it is left open."""
+    """Return the HTML of an object, after parsing it as XML to find unclosed tags."""
     html = item._repr_html_()
     ET.fromstring(f"<div>{html.replace('<br>', '<br/>')}</div>")
     return re.sub(r"\s+", " ", html)

@@ -1,4 +1,4 @@
-"""The runner of the manual's pages notices what is wrong; the page of benchmarks names the machine."""
+"""The runner of the manual's pages reports faults; the benchmarks page names the machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_good_page_runs(tmp_path, monkeypatch):
         ("4\n\n", "5\n\n", "Expected"),
         ("base: ring:4", "base: rink:4", "expected"),
         ("<!-- not run: there is no such thing -->", "<!-- a remark -->", "failed with code 127"),
-        ("```console", "```sh", "is called console"),
+        ("```console", "```sh", "commands as console"),
     ],
 )
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import tacos
 
-# The tree in the docstring of tacos.errors speaks for them.
+# The tree in the docstring of tacos.errors documents them.
 ERRORS = {tacos.TacosError, *tacos.TacosError.__subclasses__()}
 
 

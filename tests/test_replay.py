@@ -1,4 +1,4 @@
-"""The figures of ``tests/golden/replay.json`` are still what the problems give; see ``tests/support/replay.py``."""
+"""The problems still give the figures in ``tests/golden/replay.json``; see ``tests/support/replay.py``."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def starts(schedule):
     ("model", "second", "end"), [("pipelined", 1, 3), ("blocking", 2, 4)], ids=str
 )
 def test_two_transfers_on_one_link(model, second, end):
-    """Pipelined: 1 us of sending apart, over after 1 + 1 + 1. Blocking: 2 us apart, after 2 + 2."""
+    """Pipelined: starts 1 us apart, ends after 1 + 1 + 1 us. Blocking: 2 us apart, after 2 + 2 us."""
     topology = tp.mesh(2, link_model=model, **SPEED)
     collective = messages_from(topology, [(0, 1), (0, 1)])
     table = routes(topology, pairs=([0], [1]))
@@ -115,7 +115,7 @@ def test_an_npu_uses_all_its_links_at_once():
 
 
 def test_latencies_offset_the_windows():
-    """Both ways end on switch -> NPU 2. From 0 the head is there after 1 us, from 1 after 5.
+    """Both routes end on switch -> NPU 2. From 0 the head is there after 1 us, from 1 after 5.
 
     So both start at once and take the link from 1 to 2 and from 5 to 6. The second chunk of 0 may
     not slip into the gap between them: it waits until its head can follow at 6, and starts at 5.
@@ -129,7 +129,7 @@ def test_latencies_offset_the_windows():
 
 
 def test_a_route_through_an_npu_queues_per_hop():
-    """0 -> 1 -> 2: NPU 1 has the chunk after 2 us, when its own message has left the link."""
+    """0 -> 1 -> 2: NPU 1 has the chunk after 2 us, and sends it on when its own message has left."""
     topology = tp.mesh(3, **SPEED)
     collective = co.custom(topology, [1000, 3000], [[0], [1]], [[2], [2]])
     table = routes(topology, pairs=([0, 1], [2, 2]))
@@ -141,7 +141,7 @@ def test_a_route_through_an_npu_queues_per_hop():
 def test_served_in_order_of_readiness_then_position():
     """NPU 1 gets chunk 0 after 2 us and chunk 1 after 3, and sends its own 4000 B until 4 us.
 
-    Then they leave as they became ready, although chunk 1 stands before chunk 0 in the list.
+    Then they leave in the order in which they became ready, although the list has chunk 1 first.
     """
     topology = tp.mesh(3, **SPEED)
     collective = co.custom(topology, [1000, 1000, 4000], [[0], [0], [1]], [[2], [2], [2]])
@@ -164,7 +164,7 @@ def test_ties_go_by_position():
 
 
 def test_reducing_takes_its_time():
-    """1000 B at 0.5 GB/s: 2 us after it has arrived the sum is there, and only then goes on."""
+    """Adding 1000 B at 0.5 GB/s takes 2 us after they arrive; only then does the sum go on."""
     topology = tp.mesh(3, reduce_bandwidth="0.5GB/s", **SPEED)
     collective = co.reduce(topology, 1000, root=2, chunks=1)
     table = routes(topology, pairs=([0, 1], [1, 2]))
@@ -176,7 +176,7 @@ def test_reducing_takes_its_time():
 
 
 def test_a_reduce_tree_waits_for_its_last_input():
-    """Up after 1 us and 4 us; the switch sends on when the later head is there, 5 us in all."""
+    """Heads reach the switch after 1 us and 4 us; it sends on at 4 us, so the latency is 5 us."""
     links = [(0, 3, "1GB/s", "1us"), (1, 3, "1GB/s", "4us"), (3, 2, "1GB/s", "1us")]
     back = [(2, 0, "1GB/s", "1us"), (0, 1, "1GB/s", "1us")]
     topology = tp.from_links(3, links + back, switches=["reduce"])
@@ -189,7 +189,7 @@ def test_a_reduce_tree_waits_for_its_last_input():
 
 
 def test_a_transfer_that_was_overtaken_in_its_line_starts_once():
-    """Chunk 0 takes 0 -> 1 for 3 us. Chunks 1 and 2 then want it, as soon as NPU 1 has sent its own on.
+    """Chunk 0 takes 0 -> 1 for 3 us. Chunks 1 and 2 queue for it as soon as NPU 1 has sent its own copy on.
 
     NPU 1 sends chunk 1 first, so chunk 1 is in line first; chunk 2 has the lower step and overtakes it.
     Seven more go from 1 to 2: only with many transfers per route does the core keep durations in a table.
@@ -247,9 +247,9 @@ def test_exchanges_whose_last_part_leaves_too_late_can_never_start():
 
 
 def test_a_value_is_read_before_it_is_overwritten():
-    """NPU 1 sends its sum to 2 at 3 us, as its link is taken; only then 0 may overwrite it.
+    """NPU 1 sends its sum to 2 at 3 us, when its link is free; only then may 0 overwrite it.
 
-    Without the order 0's copy would start at once and arrive after 2 us.
+    Without this rule, 0's copy would start at once and arrive after 2 us.
     """
     topology = tp.mesh(3, **SPEED)
     collective = co.custom(topology, [1000, 3000], [[0, 1], [1]], [[1], [2]], reduces=[True, False])
@@ -262,7 +262,7 @@ def test_a_value_is_read_before_it_is_overwritten():
 
 
 def test_writers_keep_their_order_around_a_copy():
-    """0 -> 1 copies (after 2 us), then 2 -> 1 adds; adding first would be lost."""
+    """0 -> 1 copies (it arrives after 2 us), then 2 -> 1 adds; what is added before the copy is lost."""
     topology = tp.mesh(3, **SPEED)
     collective = co.custom(topology, [1000], [[0, 2]], [[1]], reduces=True)
     table = routes(topology, pairs=([0, 2], [1, 1]))
@@ -322,9 +322,9 @@ def test_an_empty_order_takes_no_time():
 
 
 def test_a_crowd_at_one_link_costs_no_retries():
-    """1's one chunk loses the last link again and again to 0's, whose heads come from farther.
+    """NPU 1's chunk loses the last link again and again to those of NPU 0, whose heads come from farther.
 
-    Were every loss to double its attempts, as it once did, this would never end.
+    If every loss doubled its attempts, this would never end.
     """
     ends = [(0, 3), (3, 4), (1, 4), (4, 2), (2, 0), (2, 1)]
     topology = tp.from_links(3, [(a, b, "1GB/s", "1us") for a, b in ends], switches=2)
@@ -339,7 +339,7 @@ def test_a_crowd_at_one_link_costs_no_retries():
 
 
 def test_starts_that_need_more_than_32_bits():
-    """Chunks of 1.000003 s: the starts are not multiples of anything large, and 20 s are 2^44 ps."""
+    """Chunks of 1.000003 s: the starts have no large common divisor, and 20 s are 2^44 ps."""
     topology = tp.mesh(2, bandwidth="1MB/s", latency="1ps")
     collective = messages_from(topology, [(0, 1)] * 20, size=1_000_003)
     table = routes(topology, pairs=([0], [1]))
@@ -351,7 +351,7 @@ def test_starts_that_need_more_than_32_bits():
 
 
 def test_a_coarse_schedule_keeps_its_exact_starts():
-    """Starts of 0 and 1.28 ms: their common divisor is far above 32 bits."""
+    """Starts of 0 and 1.28 ms have a large common divisor, so that nothing is rounded."""
     topology = tp.mesh(2, bandwidth="50GB/s", latency=0)
     collective = messages_from(topology, [(0, 1)] * 2, size=64_000_000)
     table = routes(topology, pairs=([0], [1]))
@@ -415,7 +415,7 @@ def test_wrong_arguments_are_refused():
 
 
 def service(order):
-    """Per transfer its chunk, way and starts, as retime and as the oracle say; None: too long."""
+    """Return each transfer with its starts, from retime and from the oracle; None beyond 32 bits."""
     rows = sorted(order.rows, key=lambda row: row[2])
     rows = [row for row in rows if order.collective.chunk_bytes()[row[1]] > 0]
     slow = oracle.earliest_starts(order.collective, order.routes, rows)
@@ -475,7 +475,7 @@ def test_exchanges_start_when_the_service_rule_says(order):
 
 @st.composite
 def exchanges_among_many(draw):
-    """Doubling by threes or fours: all of a group exchange what they have in one step."""
+    """In each step, all NPUs of a group of three to five exchange their sums."""
     radix, rounds = draw(st.sampled_from([(3, 1), (3, 2), (4, 1), (4, 2), (5, 1)]))
     n = radix**rounds
 
@@ -549,7 +549,7 @@ def test_time_scales_with_latency_and_size(data):
 
 @given(st.integers(2, 6), st.data())
 def test_the_order_of_a_list_matters_only_where_links_are_shared(n, data):
-    """Everybody sends to the next: no two transfers share a link, so any list gives equal times."""
+    """Each NPU sends to the next: no two transfers of a step share a link, so any list gives equal times."""
     topology = tp.ring(n, bidirectional=False, **SPEED)
     collective = co.all_gather(topology, n * 1000, chunks=1)
     table = routes(topology, links=[[i] for i in range(n)])

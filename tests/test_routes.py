@@ -130,7 +130,7 @@ def test_a_pair_without_a_way_is_named():
 
 
 def test_a_dead_link_is_gone_around():
-    """A torus that lost its link 0 -> 1 keeps no dimension order there, but a way."""
+    """A torus without its link 0 -> 1 has another route there, not in the order of dimensions."""
     whole = tp.torus(3, 3)
     ends = zip(whole.link_src.tolist(), whole.link_dst.tolist(), strict=True)
     links = [(a, b, 1e9, 0) for a, b in ends if (a, b) != (0, 1)]
@@ -233,7 +233,7 @@ def test_a_tree_joins_only_where_it_can(capability):
 def test_each_switch_of_a_tree_needs_the_capability():
     with pytest.raises(ValueError, match="branches at switch 1, which cannot multicast"):
         one(two_switches("multicast", ""), [0, 5, 8, 6, 7], "multicast")
-    # A switch that only passes on needs none.
+    # A switch that only forwards needs no capability.
     assert one(two_switches("multicast", ""), [0, 5, 8, 6], "multicast").destinations(0) == [1, 2]
 
 

@@ -58,7 +58,7 @@ def file(tmp_path):
 
 
 def test_taccls_relay_between_two_ndv2(file):
-    """One sender and one receiver per box: 2 x 7 links to and from the NICs are not used."""
+    """One sender and one receiver per box: 2 x 7 links to the NICs and 2 x 7 from them are not used."""
     sketch = read(file(SK1_NDV2_N2), 16)
     assert sketch.between == {0: [1]}
     assert sketch.senders == {0: list(range(8))}
@@ -102,7 +102,7 @@ def test_every_engine_keeps_to_the_links(engine):
 
 
 def test_the_milp_engine_does_what_a_sketch_asks_for():
-    """Two boxes of three in a row, joined at both ends; the image of each transfer under the swap is one."""
+    """Two boxes of three in a row, joined at both ends: swapping them maps each transfer to a transfer."""
     speed = (1e9, 0)
     joined = [(0, 1), (1, 2), (3, 4), (4, 5), (2, 3), (5, 0)]
     links = [(*ends, *speed) for a, b in joined for ends in ((a, b), (b, a))]
@@ -140,7 +140,7 @@ def test_connections_through_a_switch(wish, pairs):
 
 
 def test_relays_and_senders():
-    """A line 0 - 1 - 2 with a way round over 3: an NPU that is not a relay passes nothing on."""
+    """A line 0 - 1 - 2 with a way round over 3: an NPU that is not a relay forwards nothing."""
     ends = [(0, 1), (1, 2), (0, 3), (3, 2)]
     topology = tp.from_links(4, [(a, b, 1e9, 0) for x, y in ends for a, b in ((x, y), (y, x))])
     message = co.send_recv(topology, [(0, 2, 1000)], chunks=1)
@@ -159,7 +159,7 @@ def test_relays_and_senders():
 
 
 def test_auto_keeps_to_relays_that_other_engines_ignore():
-    """On a ring what 2 and 0, or 3 and 1, send each other may pass 0 and 1 only; forests pass all."""
+    """On a ring, messages between opposite NPUs may pass only 0 and 1; forest's trees pass all."""
     ring, sketch = tacos.topology.ring(4), tacos.Sketch(relays=[0, 1])
     coll = tacos.collective.all_gather(ring, "4KB", chunks=1)
     with pytest.raises(tacos.TacosError, match=r"forest does not keep to the sketch.*; milp does"):

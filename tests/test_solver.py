@@ -94,7 +94,7 @@ def test_wrong_entries_are_errors(entry, message):
 
 
 def test_a_deadline_in_the_past_asks_nothing(monkeypatch):
-    # A list of its own: another test of this process may have left a thread behind.
+    # A separate list, because another test in this process may have left a thread behind.
     begun: list[object] = []
     monkeypatch.setattr("tacos._support.solver._begun", begun)
     program = LinearProgram(cost=[1], entries=([0], [0], [1]), row_lower=[1])

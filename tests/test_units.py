@@ -233,6 +233,6 @@ def test_numbers_in_si_units_mean_the_same_in_python_and_in_files(tmp_path):
 
 @given(st.integers(1, 10**7), st.integers(0, 10**12))
 def test_what_is_written_can_be_read_however_slow_it_is(speed, delay):
-    """Files say every unit, so links that no number may stand for survive."""
+    """Files state every unit, so they keep links too slow to be given as a bare number."""
     assert bandwidth_Bps(bandwidth_text(speed), bare=False) == speed
     assert time_ps(time_text(delay), bare=False) == delay

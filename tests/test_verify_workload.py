@@ -1,4 +1,4 @@
-"""The check of workloads: one for each rule, an oracle that shares no code, and what simulations say."""
+"""The check of workloads: a case for each rule, an oracle that shares no code, and simulations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_circles_across_ranks():
                           groups={1: [0, 1], 2: [0, 1]})  # fmt: skip
     assert len(rules) == 1
     assert report.violations[0].rule == "deadlock"
-    # In the same order they are fine, and without dependencies each starts when it likes.
+    # In the same order they are fine; without dependencies, any order is.
     for group in ([1, 2, 1, 2], [1, 2, 2, 1]):
         deps = CROSSED if group[1] == group[3] else {"rank": [0, 0, 1, 1]}
         assert not found(2, **deps, kind=COLL, bytes=8, group=group, groups={1: [0, 1], 2: [0, 1]})[
@@ -106,7 +106,7 @@ def test_long_circles_are_cut_short():
 
 @st.composite
 def workloads(draw):
-    """Messages and collectives of three ranks, mostly whole, with random dependencies and ids."""
+    """Draw messages and collectives of three ranks, mostly complete, with random dependencies and ids."""
     groups = {1: [0, 1], 2: [1, 2]}
     nodes: list[list[dict[str, int]]] = [[{"kind": COMP}] for _ in range(3)]
     for _ in range(draw(st.integers(0, 5))):
@@ -137,7 +137,7 @@ def workloads(draw):
 
 
 def oracle(w):
-    """Whether everything runs: sends and receives are matched, and rounds of ready nodes end with all done."""
+    """Return whether all nodes run: match sends with receives, then run ready nodes in rounds."""
     deps = [set(w.dep[a:b].tolist()) for a, b in pairwise(w.dep_begin.tolist())]
     order = []
     for rank in range(w.npus):
@@ -165,9 +165,7 @@ def oracle(w):
         lists = [joins.get((group, rank), []) for rank in ranks]
         if len({len(mine) for mine in lists}) > 1:
             return False
-        for together in zip(
-            *lists, strict=True
-        ):  # one ends when the others have what they wait for
+        for together in zip(*lists, strict=True):  # each member waits for the dependencies of all
             needed = set().union(*(deps[i] for i in together))
             for i in together:
                 deps[i] |= needed
@@ -185,7 +183,7 @@ def test_agrees_with_an_oracle_and_with_simulations(workload):
     finished = False
     with contextlib.suppress(
         ValueError
-    ):  # one communication at a time may wait for ever where this need not
+    ):  # with one communication at a time it may deadlock where the workload does not
         run(workload, tacos.topology.ring(3), aware=True, as_custom=False, record=False)
         finished = True
     assert report.ok or not finished

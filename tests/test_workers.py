@@ -47,7 +47,7 @@ def refuse_odd(number):
 
 
 class Unreadable(Exception):
-    """Pickles, but cannot be made again from what it says."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, what, where):
         super().__init__(f"{what} at {where}")
@@ -60,7 +60,7 @@ def raise_unreadable(number):
 
 
 def die_for(task):
-    """Kill the worker: always for 3, and once for 5, which leaves a file."""
+    """Kill the worker: always for 3, and once for 5, which leaves a directory behind."""
     number, folder = task
     if number == 3 or (number == 5 and not os.path.exists(folder + "/5")):  # noqa: PTH110
         if number == 5:

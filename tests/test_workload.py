@@ -76,14 +76,14 @@ def test_names_nodes_that_wait_for_each_other():
 
 
 def test_a_group_may_have_one_rank():
-    """STG defines a group for each dimension of the parallelism, also where that has one rank."""
+    """STG defines a group for each dimension of parallelism, even if it has only one rank."""
     workload = from_nodes(2, rank=[0, 1], kind=COMP, groups={7: [1], 3: [0, 1]})
     assert workload.groups == [(3, [0, 1]), (7, [1])]
 
 
 @st.composite
 def workloads(draw):
-    """Any nodes at all: names, groups, durations between microseconds, ids with gaps."""
+    """Draw nodes with any names, groups, fractions of microseconds and gaps between ids."""
     npus = draw(st.integers(1, 4))
     groups = draw(
         st.dictionaries(

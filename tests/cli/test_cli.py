@@ -142,14 +142,14 @@ def test_every_verb_has_help_with_an_example_and_json(verb, capsys):
     assert "Example: " in shown
     assert f"tacos {verb}" in shown
     assert "\x1b" not in shown
-    if verb not in ("completion", "lab"):  # a script, and what the commands in the lab print
+    if verb not in ("completion", "lab"):  # they print a script, or the lab's output
         assert "--json" in shown
         assert "--quiet" in shown
 
 
 @pytest.fixture
 def terminal():
-    """Runs the command with all its streams at a terminal; gives what it printed."""
+    """Run the command with all streams on a terminal; return its exit code and output."""
 
     def run(*words, **more):
         ours, its = pty.openpty()
@@ -160,7 +160,7 @@ def terminal():
         ) as job:  # fmt: skip
             os.close(its)
             shown = b""
-            with suppress(OSError):  # the terminal has gone
+            with suppress(OSError):  # the terminal is closed
                 while read := os.read(ours, 4096):
                     shown += read
             os.close(ours)
@@ -203,7 +203,7 @@ def test_doctor_finds_this_installation_well(capsys):
 
 
 def test_doctor_looks_at_what_switch_and_hub_need(monkeypatch):
-    """Ports that are taken, no clang, no root: each is missing, with what to do, and nothing is broken."""
+    """A port in use, no clang, no root: each counts as missing, with advice, and not as broken."""
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert "install clang" in doctor._clang().advice
     assert (doctor._clang().state, doctor._xdp().state) == ("missing", "missing")
@@ -214,7 +214,7 @@ def test_doctor_looks_at_what_switch_and_hub_need(monkeypatch):
 
 
 def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, capsys):
-    """A package that cannot be imported is broken, one that is not there is only missing."""
+    """A package that cannot be imported is broken, one that is not installed is only missing."""
     (tmp_path / "highspy.py").write_text("raise ImportError('libhighs.so: no such file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "torch" else name)

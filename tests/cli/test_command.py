@@ -1,4 +1,4 @@
-"""``tacos`` and ``python -m tacos`` are one command: same output, exit codes and end at Ctrl-C."""
+"""``tacos`` and ``python -m tacos`` are one command: same output, exit codes and behaviour on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Interrupter())
 
 @pytest.fixture(params=COMMANDS.values(), ids=list(COMMANDS))
 def run(request):
-    """Runs one of the two forms; gives its exit code and what it printed."""
+    """Run one of the two forms; return its exit code and output."""
 
     def call(*words, before="", redirected="", **options):
         line = ["sh", "-c", f'{before} exec "$@" {redirected}', "sh", *request.param, *words]
@@ -63,14 +63,14 @@ def test_an_invalid_file_is_an_error_of_tacos(run, tmp_path):
 
 @pytest.mark.parametrize("module", ["datetime", "tacos._core", "cyclopts"])
 def test_ctrl_c_during_the_import_is_a_sentence(run, module, tmp_path):
-    """The process gets SIGINT when it imports a module; numpy imports datetime, and hides the reason."""
+    """The process gets SIGINT when it imports a module; numpy, which imports datetime, hides the cause."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "INTERRUPTED_IMPORT": module}
     assert run("topo", "ring:4", env=environment) == INTERRUPTED
 
 
 def test_an_ignored_ctrl_c_stays_ignored(run, tmp_path):
-    """As under nohup, and as shells start jobs in the background."""
+    """As under nohup, and in jobs that a shell starts in the background."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "INTERRUPTED_IMPORT": "cyclopts"}
     code, out, error = run("topo", "ring:4", "--json", env=environment, before="trap '' INT;")

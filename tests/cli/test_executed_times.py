@@ -1,4 +1,4 @@
-"""Executed times: what programs take beside their schedules, and answers that are chosen by it."""
+"""Executed times: how long programs take compared with their schedules, and answers that are chosen by them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_switch_is_shared_unless_the_program_keeps_the_order():
 
 
 def test_a_program_has_no_order_on_shared_links_but_that_in_which_messages_come():
-    """Any other order, such as one in which the steps could run, would hold up messages that are ready."""
+    """Any other order, such as a topological order of the steps, would delay messages that are ready."""
     collective = tacos.collective.all_reduce(BOXES, "4MB", chunks=2)
     program = tacos.lower(tacos.synthesize(BOXES, collective, engine="greedy"))
     found = execution(program, BOXES)
@@ -198,7 +198,7 @@ def test_kept_order_is_right_and_drops_only_what_follows(order):
     assert tacos.verify(kept).ok == tacos.verify(program).ok
     lengths = np.maximum(1, np.diff(kept.dep_begin))
     sums = np.add.reduceat(lengths, kept.thread_begin[:-1]) if kept.threads else lengths
-    # A step with more dependencies than eight has a thread of its own.
+    # A step with more than eight dependencies has its own thread.
     assert ((sums <= 8) | (np.diff(kept.thread_begin) == 1)).all()
     for peers in (kept.thread_send_peer, kept.thread_recv_peer):
         talks = peers >= 0

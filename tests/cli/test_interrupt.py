@@ -1,6 +1,6 @@
-"""Ctrl-C: one sentence, exit code 130, and files that are whole or not there.
+"""Ctrl-C: one sentence, exit code 130, and files that are complete or absent.
 
-Processes are interrupted while HiGHS works in a thread: then the process used to abort at its end about
+Processes are interrupted while HiGHS works in a thread; such a process used to abort at its exit about
 every second time.
 """
 
@@ -23,11 +23,11 @@ from tacos.cli import main, reading
 
 SLOW = ["mi250:1", "all-gather", "16MB", "--chunks", "1", "--engine", "milp"]  # minutes
 PATIENCE_S = 60.0
-"""Much longer than anything here takes on a busy machine."""
+"""Much longer than any of these tests takes on a busy machine."""
 
 
 def interrupted(words, moment):
-    """What a process says that gets Ctrl-C so many seconds after it has loaded HiGHS."""
+    """Send a process Ctrl-C `moment` seconds after it has loaded HiGHS; return its exit code and errors."""
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -70,7 +70,7 @@ def test_a_script_ends_like_any_other(moment):
 
 
 def test_a_solver_that_is_left_behind_does_not_keep_the_command(tmp_path):
-    """The time limit ends the search while HiGHS goes on; the answer so far is written."""
+    """The time limit ends the search while HiGHS still runs; the best answer so far is written."""
     path = tmp_path / "x.tacos"
     words = [*SLOW, "--time-limit", "2", "-o", str(path), "--quiet"]
     subprocess.run([sys.executable, "-m", "tacos", "synth", *words], check=True, timeout=PATIENCE_S)
@@ -82,7 +82,7 @@ def stop(*_, **__):
 
 
 def test_what_was_written_before_is_said(tmp_path, monkeypatch, capsys):
-    """Ctrl-C between the last file and the end."""
+    """Ctrl-C between the last file and the end of the command."""
     monkeypatch.setattr(reading, "show", stop)
     tacos.save(tp.ring(4), tmp_path / "ring.yaml")
     target = tmp_path / "ring.graphml"
@@ -98,7 +98,7 @@ def test_what_was_written_before_is_said(tmp_path, monkeypatch, capsys):
 
 
 def test_of_several_files_all_appear_or_none(tmp_path, monkeypatch):
-    """Ctrl-C while the second of three files takes its place."""
+    """Ctrl-C while the second of three files is moved to its place."""
     replace = Path.replace
 
     def disturbed(self, target):

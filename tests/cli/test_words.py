@@ -1,4 +1,4 @@
-"""What common mistakes are answered: one sentence that says what to write instead."""
+"""Answers to common mistakes: one sentence that says what to write instead."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_options_need_a_named_engine():
 
 
 def test_the_options_of_every_engine_are_taken():
-    """What the table of the manual lists, and greedy's trials, which synthesize() itself knows."""
+    """The options that the manual's table lists, and greedy's trials, an argument of synthesize() itself."""
     reduce = co.all_reduce(RING, "4KB", chunks=1)
     for engine, options in {
         "ring": {"order": "rank"}, "greedy": {"trials": 2, "threads": 1}, "multitree": {"roots": [0]},

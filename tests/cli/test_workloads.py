@@ -15,7 +15,7 @@ GROUPS = {1: [0, 1], 2: [2, 3]}
 
 @pytest.fixture
 def step(tmp_path, monkeypatch):
-    """Four ranks that compute and sum in pairs, in this folder."""
+    """Four ranks that compute and sum in pairs, in the current directory."""
     monkeypatch.chdir(tmp_path)
     tacos.workload.save(
         from_nodes(

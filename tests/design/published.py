@@ -1,6 +1,6 @@
-"""LIBRA's published jobs and networks, and what its model gives for them: figures entered by hand.
+"""LIBRA's published jobs and networks, and its model's results for them, entered by hand.
 
-Jobs cover two transformer layers, or one step of a network that is data-parallel. Times are in ms, bandwidths in GB/s.
+Jobs cover two transformer layers, or one step of a data-parallel model. Times are in ms, bandwidths in GB/s.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ JOBS = {
     "ResNet-50": _data_parallel("ResNet-50", 1.095314, 51_005_824),
 }
 
-# TrainingJob, network, total, time of the even spread, least time, its bandwidths, time at the least time times cost, and how
-# many times lower that product is than that of the even spread.
+# Job, network, total bandwidth, time of the even split, least time, its bandwidths, time at the least time*cost, and
+# time*cost of the even split divided by that minimum.
 ROWS = [
     ("GPT-3", "4D", 100, 1137.433, 874.266, (67.69, 16.92, 11.63, 3.76), 977.301, 6.929),
     ("GPT-3", "4D", 500, 775.045, 722.412, (338.45, 84.61, 58.16, 18.78), 813.452, 6.754),

@@ -52,7 +52,7 @@ def test_shipped_example():
 
 @needs_data
 def test_small_example_of_libra():
-    """Its optimizer is off by 1e-7 in the time, and stops at a product that is 1.3 % above the optimum."""
+    """LIBRA's optimizer is off by 1e-7 in the time, and stops at a product that is 1.3 % above the optimum."""
     step = libra(DATA / "workload.txt", DATA / "communicator.yml")
     for line in (DATA / "expected.jsonl").read_text().splitlines():
         want = json.loads(line)
@@ -138,7 +138,7 @@ def problems(draw):
 @settings(max_examples=12)
 @given(problems(), st.sampled_from(["time", "time*cost"]), st.integers(0, 2**32 - 1))
 def test_no_random_bandwidths_are_better(problem, objective, seed):
-    """Random points within the constraints, as convex combinations of random corners, never beat the bound."""
+    """Random changes of the best bandwidths, within the constraints, never beat the bound."""
     step, constraints, overlap = problem
     best = optimize(
         "ring:2*fc:4*switch:2",
@@ -181,7 +181,7 @@ def test_sensitivity_matches_finite_differences():
     saved = (least("500GB/s", tight) - least("500GB/s", loose)) / 0.002
     assert best.sensitivity.constraints["d3 <= 30GB/s"] == pytest.approx(saved, rel=1e-4)
     assert best.sensitivity.constraints["d1 + d2 >= 20GB/s"] == 0
-    # A GB/s for nothing in dimension d is a problem whose constraints speak of x - 1 GB/s there.
+    # A free GB/s in dimension d gives a problem whose constraints apply to x - 1 GB/s there.
     more = least("500.001GB/s", ["d0 >= d1", "d3 <= 30.001GB/s", "d1 + d2 >= 20GB/s"])
     assert best.sensitivity.dimensions["d3"] == pytest.approx(
         (best.time_s - more) / 0.001, rel=1e-3
@@ -194,7 +194,7 @@ def test_a_dollar_more():
     assert one.sensitivity.constraints["cost <= $1M"] == pytest.approx(
         one.time_s - two.time_s, rel=1e-5
     )
-    # Where money alone binds, a dollar is worth the same everywhere.
+    # If only money is limited, a dollar is worth the same in every dimension.
     assert one.sensitivity.dollars["d0"] == pytest.approx(one.sensitivity.dollars["d1"], rel=1e-9)
     assert one.cost == pytest.approx(1e6, rel=1e-12)
 
@@ -230,7 +230,7 @@ def test_overlap():
         (Compute(1.0), *[Call("all-gather", 2 * size, background=True)] * 2, Compute(1.0))
     )
     assert optimize(network, two, budget="1GB/s", overlap="background").time_s == pytest.approx(3.0)
-    # What is in the background and what is not share the links: they are busy for 3 s.
+    # Collectives in the background and in the foreground share the links, which are busy for 3 s.
     shared = TrainingJob(
         (Call("all-gather", 4 * size, background=True), Call("all-gather", 2 * size))
     )
@@ -261,7 +261,7 @@ def test_workloads_and_what_has_one():
 
 
 def test_a_workload_of_several_groups_and_messages():
-    """Ranks 0 and 1 gather 2 GB, ranks 0 and 2 send 1 GB, then compute: 4 ranks on 2 x 2."""
+    """Ranks 0 and 1 gather 2 GB, rank 0 sends 1 GB to rank 2, ranks 2 and 3 compute: 4 ranks on 2 x 2."""
     from tacos.workload import COLL, COMMS, COMP, RECV, SEND
 
     work = tacos.workload.from_nodes(

@@ -1,4 +1,4 @@
-"""Designs for models that are trained: what a rank does against the whole graph, and finalists against training steps."""
+"""Designs for training: one rank's job compared with the graph of all ranks, and finalists with training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = ModelJob(training.model("mpt-125m"), training.Parallelism(tp=4, batch=16
 )
 @pytest.mark.parametrize("overlap", ["none", "background"])
 def test_a_rank_stands_for_the_graph(split, overlap):
-    """The same seconds as the workload of the step, which says what all ranks do; but for waits for the host."""
+    """The job takes as long as the step's workload, which has all ranks, except for waits for the host."""
     parallel = training.Parallelism(batch=16, **split)
     found = training.step(SMALL.model, parallel, "switch:16", collectives="free")
     dims, speeds = dimensions("fc:4*switch:4"), [50e9, 10e9]
@@ -36,7 +36,7 @@ def test_a_rank_stands_for_the_graph(split, overlap):
 
 
 def test_stages_send_to_each_other():
-    """Activations of a micro-batch of one sequence go to the stage four ranks away, forward and back."""
+    """Activations of a micro-batch of one sequence go to the stage four ranks away, and gradients come back."""
     job = ModelJob(SMALL.model, training.Parallelism(tp=4, pp=2, batch=8)).on(8)
     sends = [call for call in job.calls if call.collective == "send"]
     assert isinstance(SMALL.model, training.Transformer)

@@ -1,4 +1,4 @@
-"""Shapes: counts, brute force over all of them, and the physics of their kinds against synthesized collectives."""
+"""Shapes: counts, brute force over all of them, and the model of each kind compared with synthesized collectives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_factorizations():
 
 @pytest.mark.parametrize("overlap", ["none", "background", "full"])
 def test_the_best_of_all_shapes(overlap):
-    """Every shape solved by itself: none is better than what the bounds leave."""
+    """Every shape is solved by itself: none is better than the one that the bounds leave."""
     limits = {"max_dims": 2, "ports": 6, "radix": 8, "points": 1, "overlap": overlap}
     front = shapes(16, SMALL, budget="$50k", **limits)
     best = front.points[0]
@@ -59,7 +59,7 @@ def test_more_money_is_faster_and_limits_hold():
 
 
 def test_a_shape_agrees_with_its_bandwidths():
-    """On switches alone, without latency, shapes are what optimize finds."""
+    """With switches only and no latency, the best shape takes the time that optimize finds."""
     front = shapes(
         32, SMALL, budget="$1M", points=1, kinds=["switch"], latency=0, extents={"InterPod": 1e9}
     )
@@ -81,7 +81,7 @@ def test_a_shape_agrees_with_its_bandwidths():
     ],
 )
 def test_slowdowns_are_those_of_the_bound(kind, size, group, collective):
-    """All groups at once on one dimension take as long as the model says, to the bound of the network."""
+    """For all groups at once on one dimension, the model's time is at least the bound of the network, and near it."""
     call = Call(collective, 8 * 10**9, group)
     dims = [tacos.design.Dimension(kind, size)]
     network = build(dims, [100e9], latency=0)
@@ -94,7 +94,7 @@ def test_slowdowns_are_those_of_the_bound(kind, size, group, collective):
     assert plain * slow >= bound * (1 - 1e-9)
     if group is None or kind == "switch":
         assert plain * slow == pytest.approx(bound)
-    else:  # relaying through others may save some of it
+    else:  # relaying through other NPUs may be faster
         assert plain * slow <= 2.4 * bound
 
 

@@ -43,7 +43,7 @@ def test_the_slow_cable_comes_first():
 
 
 def test_prices_decide():
-    """Boxes of 8 on a fabric: where NICs cost too much, the money goes into the boxes, which half of the job uses."""
+    """Boxes of 8 on a fabric: if NICs cost too much, the money goes into the boxes, which half of the job uses."""
     boxes = dgx_h100(2)
     job = TrainingJob((Call("all-reduce", 10**9, Group(8), 20), Call("all-reduce", 10**8)))
     dear = upgrade(boxes, job, spend="$100", prices={"npu-switch 50*": 1000})
@@ -92,7 +92,7 @@ def test_synthesized_times_follow():
 
 
 def test_groups():
-    """Lists of ranks, strides and messages; latency bounds what bandwidth can do."""
+    """Lists of ranks, strides and messages; latency limits the gain from bandwidth."""
     clique = fully_connected(4, bandwidth="10GB/s", latency="1ms")
     for group in (Ranks((0, 2)), Group(2, 2), None):
         found = upgrade(clique, TrainingJob((Call("all-gather", 10**6, group),)), spend="100%")

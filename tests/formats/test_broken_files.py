@@ -21,7 +21,7 @@ OPTIONS = {"h100.xml": {"boxes": 2}, "nvidia_smi.txt": {"boxes": 2, "nic_bandwid
 
 
 def load(file, name):
-    """The file, or a topology with it as its sketch."""
+    """Load the file, or a topology with the file as its sketch."""
     if name == "ndv2_sketch.json":
         return tacos.load(TOPOLOGY, sketch=file)
     return tacos.load(file, **OPTIONS.get(name, {}))
@@ -43,7 +43,7 @@ WORDS = st.sampled_from(
 
 @st.composite
 def damaged(draw, data):
-    """Bytes with some replaced, left out, repeated, or cut off."""
+    """Bytes with parts replaced, removed, repeated, moved or cut off."""
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
         end = min(len(data), at + draw(st.sampled_from([0, 1, 3, 20, 200])))

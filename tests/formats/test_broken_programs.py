@@ -1,4 +1,4 @@
-"""Right programs with one thing wrong, each caught by the rule that it breaks, and named."""
+"""Correct programs with one defect each: the verifier names the rule that is broken and the step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def steps(program, *names):
 
 
 def some(candidates):
-    """A few of many, from the first to the last; at least one."""
+    """Up to three of the candidates, evenly spaced; skips the test if there are none."""
     if not len(candidates):
         pytest.skip("nothing of this kind in the program")
     chosen = np.linspace(0, len(candidates) - 1, min(3, len(candidates)), dtype=int)
@@ -81,7 +81,7 @@ def test_a_dropped_copy(program):
 
 
 def test_swapped_offsets(program):
-    """Two receives of one rank put what they get into each other's place."""
+    """Two receives of a rank write to each other's slot."""
     into = steps(program, "recv")
     into = into[program.dst_buffer[into] == OUTPUT]
     thread = np.searchsorted(program.thread_begin, into, "right") - 1
@@ -99,7 +99,7 @@ def test_swapped_offsets(program):
 
 
 def test_a_cyclic_dependency(program):
-    """A step waits for the one after it in its thread; of a long circle the beginning is named."""
+    """A step waits for the next step of its thread; of a long cycle, the first steps are named."""
     for thread in some(np.flatnonzero(np.diff(program.thread_begin) > 1)):
         first = int(program.thread_begin[thread])
         broken = depending(program, first, first + 1)
@@ -112,7 +112,7 @@ def test_a_cyclic_dependency(program):
 
 
 def test_a_double_reduce(program):
-    """What should replace a partial sum is added to it."""
+    """A message that should replace a partial sum is added to it."""
     into = steps(program, "recv")
     into = into[program.dst_buffer[into] == OUTPUT]
     if not len(steps(program, "recv_reduce")):
@@ -134,8 +134,8 @@ def test_a_double_reduce(program):
 
 @pytest.mark.parametrize("dropped", [8, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_missing_dependency(program, dropped):
-    """Without it two steps race, unless messages or other dependencies order them all the same. A
-    dependency may stand for others: then the race is between other steps of the rank."""
+    """Without it two steps race, unless messages or other dependencies still order them. A dependency may
+    imply others; then the race is between other steps of the rank."""
     if not len(program.dep):
         pytest.skip("no dependencies")
     exactly = 0
@@ -158,8 +158,8 @@ def test_a_missing_dependency(program, dropped):
 @pytest.mark.parametrize("share", [0, 0.1, 1])
 @pytest.mark.parametrize("spec", ["mesh:3x2", "ring:9"])
 def test_races_are_those_of_the_oracle(tmp_path, spec, one_sided, share):
-    """Of steps whose order hangs on some or no dependencies and on messages, on the large ring by way
-    of all other ranks."""
+    """Without some or all dependencies, messages order the steps; on the large ring, by way of all other
+    ranks."""
     topology = tp.parse(spec)
     goal = co.all_reduce(topology, "1MB", chunks=1)
     program = lower(

@@ -1,4 +1,4 @@
-"""Chakra traces of ours: what is written, what comes back, and how long it takes."""
+"""Chakra traces that tacos writes: their content, round trips, and simulated times."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_an_exchange_of_two_ranks_by_hand(tmp_path):
 
 
 def test_sends_of_one_thread_leave_in_order_behind_fences(tmp_path):
-    """Two chunks to the same peer: the fence has what the first send waits for, and the second send
-    waits for the fence and not for the first's arrival."""
+    """Two chunks to the same peer: the fence has the dependencies of the first send, and the second send
+    waits for the fence, not for the first to arrive."""
     topology = tp.fully_connected(2)
     schedule = tacos.synthesize(
         topology, co.broadcast(topology, "2KB", chunks=2, root=0), engine="greedy"
@@ -74,7 +74,7 @@ def test_sends_of_one_thread_leave_in_order_behind_fences(tmp_path):
 
 
 def test_sums_take_the_time_that_the_reduce_bandwidth_says(tmp_path):
-    """1 MB at 100 GB/s is 10 µs; without a bandwidth a sum is 0, which stands for 1 ns."""
+    """1 MB at 100 GB/s takes 10 µs; without a bandwidth the duration is 0, which stands for 1 ns."""
     topology = tp.fully_connected(2)
     schedule = tacos.synthesize(topology, co.reduce(topology, "1MB", chunks=1, root=0))
     for speed, duration in (("100GB/s", 10), (None, 0)):
@@ -101,7 +101,7 @@ def test_what_astra_sim_needs_lies_beside(tmp_path):
     (only,) = decoded(tmp_path / "ag.workload.3.et")
     assert only["type"] == COLL
     assert only["attrs"]["comm_type"] == ("int64", 2)
-    assert only["attrs"]["comm_size"] == ("int64", 2**20)  # of an all-gather, one rank's part
+    assert only["attrs"]["comm_size"] == ("int64", 2**20)  # for an all-gather, one rank's part
     assert (tmp_path / "ag.network.yml").read_text().startswith("topology: [Ring]\n")
 
 
@@ -110,7 +110,7 @@ def test_what_astra_sim_needs_lies_beside(tmp_path):
     [
         (tp.switch(4), "topology: [Switch]"),
         (tp.ring(2), "topology: [FullyConnected]"),
-        # Neighbours with equal links: exact on a clique, which the congestion-aware backend takes.
+        # Only neighbours with equal links communicate: exact on a clique, which the congestion-aware backend accepts.
         (tp.torus(3, 3), "topology: [FullyConnected]"),
         (tp.mesh(3, 2), "topology: [FullyConnected]"),
         (tp.product(tp.ring(3), tp.switch(2, bandwidth="10GB/s")), "topology: [Ring, Switch]"),
@@ -124,7 +124,7 @@ def test_networks_that_astra_sim_can_say(topology, first_line):
 
 
 def test_all_files_appear_or_none(tmp_path):
-    (tmp_path / "ag.network.yml").mkdir()  # the last file cannot take its place
+    (tmp_path / "ag.network.yml").mkdir()  # so the last file cannot be written
     with pytest.raises(tacos.FormatError, match="not a regular file; refusing to overwrite it"):
         tacos.save(ring_all_gather(), tmp_path / "ag", format="chakra")
     assert [p.name for p in tmp_path.iterdir()] == ["ag.network.yml"]
@@ -148,7 +148,7 @@ def test_a_program_needs_a_size(tmp_path):
     again = tacos.load(tmp_path / "ag.2.et")
     assert again == program
     assert again.size_bytes == again.provenance["size_bytes"] == 8 * 2**20
-    tacos.save(again, tmp_path / "again", format="chakra")  # knows its size by now
+    tacos.save(again, tmp_path / "again", format="chakra")  # the file gave its size
     assert (tmp_path / "ag.1.et").read_bytes() == (tmp_path / "again.1.et").read_bytes()
 
 
@@ -209,7 +209,7 @@ def test_the_command_converts_and_verifies_traces(tmp_path):
 
 
 def test_fused_steps_come_back(tmp_path):
-    """A chain 0 -> 1 -> 2 of an all-reduce in fused steps, and back again."""
+    """An all-reduce along the chain 0 -> 1 -> 2 and back, in fused steps."""
     collective = co.all_reduce(3, 3, chunks=1)
     send = ("send", INPUT, 0)
     program = made(
@@ -250,7 +250,7 @@ def test_programs_come_back_as_they_were(network, data, tmp_path_factory):
 @given(network=topologies(), data=st.data())
 @settings(max_examples=30)
 def test_messages_have_the_sizes_of_their_chunks(network, data, tmp_path_factory):
-    """Bytes that arrive are those of the schedule's transfers, also where chunks differ in size."""
+    """Messages have the bytes of the schedule's transfers, also where chunks differ in size."""
     collective = data.draw(collectives(network.npus, max_chunks=3))
     schedule = tacos.synthesize(network, collective, engine="auto")
     if schedule.routes.kinds.any() or not all(schedule.collective.chunk_bytes()):
@@ -304,8 +304,8 @@ def test_a_program_is_simulated_with_the_size_that_is_given():
 
 
 def test_a_wrong_program_stays_wrong_in_the_same_way(tmp_path):
-    """The last receive of rank 0 overwrites what the first brought: the file is written, and the
-    checker objects."""
+    """The last receive of rank 0 overwrites the chunk of the first: the file is written, but verifying
+    it fails."""
     program = lower(ring_all_gather())
     first, _, last = np.flatnonzero(program.op == STEP_OPS.index("recv"))[:3]
 
@@ -322,7 +322,7 @@ def test_a_wrong_program_stays_wrong_in_the_same_way(tmp_path):
 
 @pytest.mark.parametrize("kind", ["all_gather", "all_to_all", "all_reduce"])
 def test_sends_into_a_switch_keep_the_order_of_the_schedule(tmp_path, kind):
-    """An NPU has one port for all peers; ASTRA-sim itself would start them in a hash set's order."""
+    """An NPU has one port for all peers; ASTRA-sim itself would start its sends in the order of a hash set."""
     network = tp.switch(8, bandwidth="50GiB/s", latency="500ns")
     schedule = tacos.synthesize(network, co.named(kind, network, "8MiB", chunks=2), effort="fast")
     tacos.save(schedule, tmp_path / "x", format="chakra")

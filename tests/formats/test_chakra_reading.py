@@ -1,4 +1,4 @@
-"""Chakra traces of other tools: what becomes of them, and one file for each way to be wrong."""
+"""Chakra traces of other tools: how they are read, and one damaged file for each error message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.chakra_files import (
 
 
 def test_a_bare_trace_is_messages_between_ranks(tmp_path):
-    """Rank 0 sends, rank 1 computes on it and answers; ids 0 are left out and kinds vary."""
+    """Rank 0 sends, rank 1 computes on the data and replies. Ids of 0 are omitted; attributes have various types."""
     prefix = put(
         tmp_path,
         trace(message(SEND, 1, size=100, kind="uint32"), message(RECV, 1, id=1, size=7, tag=3)),
@@ -48,19 +48,19 @@ def test_a_bare_trace_is_messages_between_ranks(tmp_path):
     assert program.provenance == {"format": "chakra"}
     ops = [STEP_OPS[op] for op in program.op]
     assert ops == ["send", "recv", "recv", "nop", "send"]
-    assert program.threads == 3  # of rank 1, all three in one chain
+    assert program.threads == 3  # two of rank 0; rank 1's three nodes are one chain
     tacos.save(program, tmp_path / "again", format="chakra")
     assert tacos.load(tmp_path / "again") == program
 
 
 def test_metadata_only_keeps_the_order(tmp_path):
-    """Rank 1 answers when a note between its two messages says so; a stray note changes nothing."""
+    """A metadata node between rank 1's messages orders them; one without dependencies changes nothing."""
     prefix = put(
         tmp_path,
         trace(message(SEND, 1), message(RECV, 1, id=1, tag=1), node(2, METADATA)),
         trace(
             message(RECV, 0),
-            node(1, METADATA, deps=[0], extra=field(7, 5)),  # five microseconds of nothing
+            node(1, METADATA, deps=[0], extra=field(7, 5)),  # its duration of 5 us is ignored
             message(SEND, 0, id=2, tag=1, deps=[1]),
         ),
     )
@@ -98,7 +98,7 @@ def test_collectives_are_for_the_simulator(tmp_path):
 
 
 def test_a_workload_has_no_notes(tmp_path):
-    """What waits for metadata, or for a node without a type, waits for what these wait for."""
+    """Metadata and nodes without a type are dropped; nodes that wait for them inherit their dependencies."""
     nodes = (
         node(0, METADATA), node(1, deps=[0]), node(2, METADATA, deps=[1]), node(3, 0, deps=[2]),
         node(4, deps=[3, 1]), node(5, 0, deps=[4]),
@@ -116,9 +116,9 @@ def kernel(id, stream, start=0, type=COMP, deps=(), cpu=0, **more):
 
 
 def test_kernels_of_a_stream_run_one_after_the_other(tmp_path):
-    """Launches on the CPU (ids 1 to 4), kernels 5 to 8: by start times 6, 5 on stream 7; 8 after 5, and 7 alone.
+    """Ids 1 to 4 are launches on the CPU, 5 to 9 are kernels. Stream 7 runs 6, 5, 9, 8; stream 20 only 7.
 
-    Kernel 9 starts first by its clock, but depends on 5."""
+    Kernel 9 has the earliest start time, but depends on 5."""
     nodes = (
         *(kernel(id, 7, cpu=1) for id in (1, 2, 3, 4)),
         kernel(5, 7, 20, deps=[1]), kernel(6, 7, 10, deps=[2]), kernel(7, 20, 5, deps=[3]),
@@ -147,7 +147,7 @@ def listing(text):
 
 
 def test_process_groups_of_pytorch(tmp_path):
-    """Metadata lists the groups; names that are not numbers get one, and a group without ranks is all."""
+    """Metadata lists the groups; names that are not numbers get one, and a group without ranks has all ranks."""
     groups = (
         b"""['[{"pg_name": "0", "ranks": []}, {"pg_name": "2", "ranks": [1, 0]}, """
         b"""{"pg_name": "mesh_tp", "ranks": [2, 3]}, {"pg_name": "dp", "ranks": []}]']"""
@@ -278,7 +278,7 @@ def test_a_file_cut_between_nodes_is_noticed(tmp_path):
 @given(data=st.data())
 @settings(max_examples=200)
 def test_damaged_files_are_refused_or_read(data, tmp_path_factory):
-    """Bytes changed, cut or put in: a program or a FormatError, nothing else."""
+    """Changed, removed or inserted bytes give a program or a FormatError, nothing else."""
     folder = tmp_path_factory.mktemp("damaged")
     ours = data.draw(st.booleans())
     if ours:

@@ -1,6 +1,6 @@
 """Chakra traces against Google's protobuf runtime, with the field numbers of Chakra's schema.
 
-Where mlc-chakra is installed, its own messages take part: they are the official schema.
+Where mlc-chakra is installed, its message classes, which are the official schema, are tested too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ATTRIBUTES = {
     "double_val": (3, 1), "float_val": (5, 2), "int32_val": (7, 5), "int64_val": (9, 3), "uint32_val": (11, 13),
     "uint64_val": (13, 4), "bool_val": (27, 8), "string_val": (29, 9),
 }  # fmt: skip
-"""Of each value an attribute may have: its field number, and protobuf's number of the type."""
+"""For each value that an attribute may have: its field number, and protobuf's number of the type."""
 
 
 def by_numbers():
@@ -65,7 +65,7 @@ def messages(request):
 
 
 def decoded(path, messages):
-    """A file as its metadata and its nodes: messages, each after its length as a varint."""
+    """Split a file into its metadata and nodes: messages, each preceded by its length as a varint."""
     data, at = path.read_bytes(), 0
     found: list = []
     while at < len(data):

@@ -1,4 +1,4 @@
-"""`tacos convert`, and `verify`, `info` and `sim` on programs: whatever the format of their files."""
+"""`tacos convert`, and `verify`, `info` and `sim` on programs in files of any format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(obj, path, *, protocol="Simple", in_place=False):
 
 @pytest.fixture(autouse=True)
 def steps_format(monkeypatch):
-    """A format of programs as short as can be: files that end in .steps."""
+    """A minimal format of programs: files that end in .steps."""
     entry = formats.Format((Program, tacos.Schedule), read, (".steps",), None, write, (".steps",))
     monkeypatch.setitem(formats.FORMATS, "steps", entry)
 
@@ -86,7 +86,7 @@ CHAIN = ["one.xml", "two.json", "three.tacos", "four.json", "five.xml"]
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_a_chain_of_formats(kind, tmp_path, monkeypatch):
-    """Schedule to MSCCL, MSCCL++, schedule, MSCCL++, MSCCL: the same collective, always right."""
+    """Schedule to MSCCL, MSCCL++, schedule, MSCCL++, MSCCL: the collective stays, and every file verifies."""
     monkeypatch.chdir(tmp_path)
     ring = tacos.topology.ring(4)
     tacos.save(tacos.synthesize(ring, co.named(kind, ring, "4MB", chunks=1)), "start.tacos")
@@ -112,7 +112,7 @@ def test_a_topology_is_converted(tmp_path, capsys):
 
 
 def test_what_executors_are_told_can_be_given(tmp_path):
-    """Sizes for both; of MSCCL++ also what data move over, within a box and between boxes."""
+    """Message sizes for both executors; for MSCCL++ also the channels within a box and between boxes."""
     source, xml, plan = (str(tmp_path / name) for name in ("ag.tacos", "ag.xml", "ag.json"))
     topo = tacos.topology.fully_connected(4)
     tacos.save(tacos.synthesize(topo, tacos.collective.all_gather(topo, "4MB", chunks=1)), source)

@@ -1,4 +1,4 @@
-"""Reading GraphML by rows of elements gives what reading it element by element gives, or the same error."""
+"""Reading GraphML in rows of elements gives the same result, or the same error, as reading it element by element."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATA = [
 
 @st.composite
 def elements(draw):
-    """Mostly regular ones; the others are what a quick look could take for something else."""
+    """Mostly regular edges; the others are text that a scan for rows could misread."""
     source, target, end = draw(NAMES), draw(NAMES), draw(st.sampled_from(["/>", " />", ""]))
     if not end:
         data = "".join(draw(st.lists(st.sampled_from(DATA), max_size=3)))
@@ -106,7 +106,7 @@ def test_own_files_are_read_by_rows(tmp_path, network):
     assert graph.topology(None, None).links == network.links
 
 
-def test_a_row_within_a_comment_is_none():
+def test_a_row_within_a_comment_is_refused():
     edge = b'<edge source="a" target="b"/>'
     text = b'<graphml><graph><node id="a"/><node id="b"/>%s<!-- %s --></graph></graphml>'
     with pytest.raises(ValueError, match="elements where none should be"):
@@ -115,5 +115,5 @@ def test_a_row_within_a_comment_is_none():
 
 
 def test_white_space_costs_no_more_than_its_length():
-    """A search that began anew at every blank would take hours."""
+    """A search that restarts at every blank would take hours."""
     graphml_graph.scan(b"<graphml><graph>" + b" " * 4_000_000 + b'<node id="a"/></graph></graphml>')

@@ -1,4 +1,4 @@
-"""Workloads by layers: files of ASTRA-sim 1.0 and of LIBRA, what waits for what, and bad files."""
+"""Workloads by layers, from files of ASTRA-sim 1.0 and LIBRA: their dependencies, and malformed files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SUM = (4, "ALLREDUCE", 64)
 
 
 def test_data_parallel(tmp_path):
-    """Gradients of the last layer first; their sums overlap with what is computed next, and block the next pass."""
+    """Gradients are computed from the last layer to the first; their sums overlap with this and block the next pass."""
     file = put(tmp_path, "DATA", "2", layer("a", wg=SUM, update=9), layer("b", wg=SUM))
     once = graph(load(file, dims=[4]))
     assert once == {
@@ -86,7 +86,7 @@ def test_model_parallel_blocks_forward(tmp_path):
 @pytest.mark.parametrize(
     ("parallelism", "model", "data"),
     [
-        # Of 2 x 4 NPUs, dimension 0 has neighbours.
+        # Of 2 x 4 NPUs, dimension 0 joins consecutive ranks.
         ("HYBRID_DATA_MODEL", [0, 1], [0, 2, 4, 6]),
         ("HYBRID_MODEL_DATA", [0, 2, 4, 6], [0, 1]),
         ("HYBRID_TRANSFORMER model_parallel_NPU_group: 4", [0, 1, 2, 3], [0, 4]),
@@ -114,7 +114,7 @@ def test_layers_may_have_a_parallelism_of_their_own(tmp_path):
 
 
 def test_dlrm_exchanges_embeddings(tmp_path):
-    """Layer 0 is the embedding: its exchange overlaps with the bottom layers, and backward with the same ones."""
+    """Layer 0 is the embedding: its exchanges overlap with the bottom layers, forward and backward."""
     exchange = {"forward": (1, "ALLTOALL", 8), "ig": (2, "ALLTOALL", 8)}
     file = put(tmp_path, "HYBRID_DLRM 1", "3", layer("emb", **exchange), layer("bottom", wg=SUM),
                layer("top", wg=SUM))  # fmt: skip
@@ -194,9 +194,8 @@ def test_reads_libra_s_own_file():
     workload = load(DATA / "workload.txt")
     assert workload.npus == 64
     comps = (workload.kind == COMP) & (workload.rank == 0)
-    assert (
-        workload.duration_ps[comps].sum() == 2_601_310_000
-    )  # what its result leaves to communication
+    # The sum of the file's compute times.
+    assert workload.duration_ps[comps].sum() == 2_601_310_000
     assert sorted({len(ranks) for _, ranks in workload.groups}) == [8, 16]
     assert tacos.verify(workload).ok
 

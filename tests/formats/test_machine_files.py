@@ -1,6 +1,6 @@
 """Machines that NCCL, RCCL and nvidia-smi describe: small files written for these tests, and real ones.
 
-Real files are looked for in the folder that TACOS_TEST_DATA names; without it those tests are skipped.
+Real files are read from the directory that TACOS_TEST_DATA names; without it, those tests are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GB = 10**9
 
 
 def cables(topology):
-    """Who is joined to whom, in GB/s, by the names of the nodes; both directions must agree."""
+    """Bandwidth in GB/s of each pair of joined nodes, by name; both directions must agree."""
     found = {}
     columns = (topology.link_src, topology.link_dst, topology.link_bandwidth_Bps)
     for src, dst, speed in zip(*(column.tolist() for column in columns), strict=True):
@@ -84,7 +84,7 @@ def test_boxes_meet_on_a_switch_or_on_rails():
 
 
 def test_without_pcie_a_box_is_what_its_builder_makes():
-    """Two boxes of four GPUs on NVSwitch, whose two NICs are shared by the GPUs beside them."""
+    """Two boxes of four GPUs on NVSwitch; each of a box's two NICs is shared by the two GPUs near it."""
     two = tacos.load(FILES / "h100.xml", boxes=2, pcie=False)
     assert cables(two) == {
         **{(f"box{b}/gpu{i}", f"box{b}/nvswitch"): 450 for b in range(2) for i in range(4)},
@@ -158,7 +158,7 @@ def test_hand_made_files_that_leave_things_out(load_text):
 
 
 def test_links_of_a_gpu_to_its_cpu(load_text):
-    """C2C says its MB/s; an NVLink to a CPU is of class 0x068001. Both are beside the PCIe link."""
+    """C2C states its MB/s; an NVLink to a CPU has class 0x068001. Both are in addition to the PCIe link."""
     grace = '<c2c bw="44712" count="10"/>'
     box = load_text(system(gpu(0, grace) + gpu(1, nvlink("x", 3, "0x068001"), 'sm="70"')))
     assert box.names == ["gpu0", "gpu1", "cpu0"]
@@ -216,7 +216,7 @@ def test_wrong_options(tmp_path):
 
 @pytest.mark.parametrize("file", real_files("nccl-topo/*.xml"))
 def test_real_machines(file):
-    """All GPUs are there, direct cables have their counts, and boxes can be joined."""
+    """All GPUs and direct cables of the file are in the topology, and boxes can be joined."""
     text = file.read_text()
     box, four = tacos.load(file), tacos.load(file, boxes=4, fabric="rail")
     assert box.npus == text.count("<gpu ")
@@ -232,7 +232,7 @@ def test_real_machines(file):
 
 
 def test_the_matrix_of_nvidia_smi():
-    """NV12 to three others is more than 18 links: a switch. Bridges hold two GPUs and a NIC each."""
+    """NV12 to each of three GPUs is more than 18 links: a switch. Each bridge has two GPUs and a NIC."""
     box = tacos.load(FILES / "nvidia_smi.txt")
     assert cables(box) == {
         **{(f"gpu{i}", "nvswitch"): 300 for i in range(4)},
@@ -256,7 +256,7 @@ def matrix(*rows, head="GPU0 GPU1"):
 def test_few_nvlinks_are_direct(load_text):
     box = load_text(matrix("GPU0 X NV4 0-7 0", "GPU1 NV4 X 0-7 0"), "a.txt", bandwidth="50GB/s")
     assert cables(box)["gpu0", "gpu1"] == 200
-    assert box.switches == 1  # both GPUs are of NUMA domain 0
+    assert box.switches == 1  # both GPUs are in NUMA domain 0
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_nvidia_smi_does_not_say_how_fast_nics_are():
         tacos.load(FILES / "nvidia_smi.txt", boxes=2)
 
 
-# The command's way to say it.
+# Short names on the command line.
 
 
 def test_boxes_in_a_short_name():

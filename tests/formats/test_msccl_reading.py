@@ -1,6 +1,6 @@
-"""MSCCL files that are read: the right ones proven, the wrong ones explained.
+"""Reading MSCCL files: correct ones verify, wrong ones are explained.
 
-Real files are looked for in the folder that TACOS_TEST_DATA names; without it that test is skipped.
+Real files are read from the directory that TACOS_TEST_DATA names; without it, that test is skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def exchange(tmp_path):
 
 
 def test_an_exchange_of_two(exchange):
-    """By hand: each GPU sends one half, sums the other and sends that back."""
+    """By hand: each GPU sends one half, sums the other half and sends the sum back."""
     program = exchange()
     assert [STEP_OPS[op] for op in program.op] == (
         ["send", "recv_reduce_send", "recv", "nop", "send", "recv_reduce_send", "recv"]
@@ -140,9 +140,8 @@ def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
         again = saved(program, tmp_path, dialect=dialect)
         assert again == program
         assert again.provenance["name"] == program.provenance["name"]
-    if (
-        "recdoub" in path.stem
-    ):  # its blocks of several parts are in pieces then, sent before any arrives
+    # Two instances split its blocks into pieces that are all sent before any arrives.
+    if "recdoub" in path.stem:
         with pytest.raises(FormatError, match="would wait forever, since a connection"):
             saved(program, tmp_path, instances=2)
         return
@@ -152,7 +151,7 @@ def test_files_of_other_tools_are_proven_and_written_again(path, tmp_path):
 
 
 def test_a_mutated_file_is_read_or_refused_with_its_name(tmp_path):
-    """A sample; what is read can be checked without an error."""
+    """600 random mutations; the verifier takes those that are read without an exception."""
     path = tmp_path / "mutant.xml"
     source = random.Random(5)
     pieces = re.findall(r'"[^"]*"|[a-z_]+|[<>/=]|\s+', EXCHANGE)

@@ -1,6 +1,6 @@
-"""MSCCL++ execution plans: what is written is proven right when read back, and so is what others wrote.
+"""MSCCL++ execution plans: ours and those of other tools verify when they are read.
 
-Real files are looked for in the folder that TACOS_TEST_DATA names; without it that test is skipped.
+Real files are read from the directory that TACOS_TEST_DATA names; without it, that test is skipped.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_what_is_written_is_right_when_read_back(tmp_path_factory, network, data
     program = proven(tacos.load(path))
     assert (program.collective.kind, program.in_place) == (kind, in_place)
     assert program.collective.chunks == made.collective.chunks
-    # A plan that was read can be written, and says the same again.
+    # A plan that was read can be written, and verifies again.
     tacos.save(program, path, threadblocks=512)
     proven(tacos.load(path))
 
@@ -77,7 +77,7 @@ def test_options_keep_the_algorithm(tmp_path, kind, options):
 
 
 def test_an_all_gather_between_two(tmp_path):
-    """By hand: each says that it has started, puts its chunk where the other wants it, and signals."""
+    """By hand: each GPU signals that it has started, puts its chunk into the other's output, and signals."""
     path = tmp_path / "plan.json"
     tacos.save(
         schedule("ring:2", "all_gather"), path, name="two", min_bytes="1KiB", max_bytes="1GiB"
@@ -116,7 +116,7 @@ def test_boxes_use_memory_within_and_ports_between(tmp_path):
 
 
 def test_messages_land_where_they_are_wanted(tmp_path):
-    """Around a ring the sum comes back after a GPU passed its part on, so only sums need scratch."""
+    """On a ring, the result arrives after a GPU has sent its part, so only partial sums need scratch."""
     tacos.save(
         schedule("ring:6", "all_reduce", engine="ring"), tmp_path / "plan.json", in_place=True
     )
@@ -154,7 +154,7 @@ def test_a_pipeline_wraps_what_is_ordered(tmp_path):
 
 
 def test_data_and_signals_are_kept_apart_by_nops(tmp_path):
-    """Few GPU threads wait and signal, all move data: between the two, in either order, comes a nop."""
+    """Few GPU threads wait and signal, but all move data, so a nop separates the two in either order."""
     tacos.save(schedule("torus:3x3", "all_reduce", chunks=2), tmp_path / "plan.json")
     for gpu in plan_of(tmp_path / "plan.json")["gpus"]:
         for block in gpu["threadblocks"]:
@@ -209,7 +209,7 @@ def test_what_a_plan_cannot_say(tmp_path):
         tacos.save(some, tmp_path / "plan.json")
 
 
-# --- plans of others ------------------------------------------------------------------------------
+# --- plans of other tools -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", real_files("mscclpp-json/*.json"))
@@ -220,7 +220,7 @@ def test_plans_of_others_are_right(path, tmp_path):
 
 
 def exchange(rank):
-    """Sums the own half out of the other's memory and puts it back."""
+    """Sum the GPU's own half with that in the other's memory, and put the sum back."""
     return {
         "name": "rres",
         "src_buff": [local("i", rank), away(rank)],

@@ -1,7 +1,7 @@
-"""Every operation of a plan, in an all-reduce that is right with it and wrong without it.
+"""Every operation of a plan, in an all-reduce that is correct with it and wrong without it.
 
-GPU r of two sums chunk r and gives the sum to the other, in place. An operation that is dropped, or
-reads or writes one chunk beside, must be found.
+Of two GPUs, GPU r sums chunk r in place and sends the sum to the other. An operation that is dropped, or
+whose chunk index is off by one, must be detected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tacos
 from tacos import FormatError
 from tests.support.mscclpp_plans import SIGNAL, WAIT, away, local, proven, saved, two_gpus
 
-INPUT, SCRATCH = 0, 1  # the other's buffers
+INPUT, SCRATCH = 0, 1  # ids of the other GPU's buffers
 
 
 def op(name, sources, targets, **fields):
@@ -21,7 +21,7 @@ def op(name, sources, targets, **fields):
 
 
 def send(r, name="put", **fields):
-    """What the other has to sum, to its scratch."""
+    """Send the chunk that the other GPU sums to its scratch buffer."""
     return op(name, [local("i", 1 - r)], [away(0, buffer=SCRATCH)], **fields)
 
 
@@ -30,7 +30,7 @@ def add(r, scratch=0):
 
 
 def give(r, name="put", **fields):
-    """The sum to the other."""
+    """Send the sum to the other GPU."""
     return op(name, [local("i", r)], [away(r, buffer=INPUT)], **fields)
 
 

@@ -370,7 +370,7 @@ def test_a_mapped_schedule_is_the_same_and_outlives_its_place(large_file, tmp_pa
 
 
 def test_a_mapped_schedule_takes_next_to_no_memory(large_file):
-    """Anonymous memory: what is read from the file can be dropped again at any time."""
+    """Only anonymous memory counts: the kernel can drop pages of the file at any time."""
     code = """if True:
         import sys, tacos
         from pathlib import Path

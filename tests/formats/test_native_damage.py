@@ -1,4 +1,4 @@
-"""Damaged .tacos files, and whole ones whose content is wrong: all are refused."""
+"""Damaged .tacos files, and intact ones whose content is wrong: all are refused."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_other_versions_are_refused(scratch):
     assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 3"
 
 
-# --- files that are whole but wrong ---------------------------------------------------------------
+# --- files that are intact but wrong --------------------------------------------------------------
 
 
 def change(header, path, value):

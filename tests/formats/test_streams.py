@@ -32,7 +32,7 @@ SINGLE = [
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_streams_hold_what_files_hold(name, schedule, tmp_path):
-    """Byte for byte; and reading gives the same object from either."""
+    """A stream has the same bytes as a file, and reading either gives the same object."""
     held = formats.FORMATS[name].kind
     obj = RING if held is tacos.Topology else schedule
     file = tmp_path / f"x{formats.FORMATS[name].written[0]}"

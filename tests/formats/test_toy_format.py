@@ -1,4 +1,4 @@
-"""A format is a module and an entry: everything else follows.
+"""A new format needs one module and one table entry; everything else follows.
 
 The functions `read` and `write` below are what a new file in ``src/tacos/formats`` would hold, and the fixture is the
 entry in `tacos.formats.FORMATS`.
@@ -25,7 +25,7 @@ def looks_like(head):
 
 
 def read(path, *, latency="1us"):
-    """Lines ``A B BANDWIDTH`` after a first one that says what the file is."""
+    """Read lines ``A B BANDWIDTH`` after a first line that identifies the format."""
     with about(path):
         rows = [line.split() for line in text_of(path).splitlines()[1:]]
         links = [(int(a), int(b), speed, latency) for a, b, speed in rows]

@@ -1,4 +1,4 @@
-"""How files come to their places, and names that are too long for one."""
+"""Writing files atomically, and network names that are too long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacos.errors import SpecError
 
 
 def test_files_that_killed_processes_have_left_are_removed(tmp_path):
-    """Those of a day ago; a file that may still be written, and what is not ours, stays."""
+    """Temporary files that are more than a day old are removed; newer ones and files of other names stay."""
     stale, new, other = (
         tmp_path / name for name in (".tacos-" + "0" * 16, ".tacos-" + "1" * 16, ".tacos-notes")
     )

@@ -56,9 +56,8 @@ def test_any_order_and_any_split_gives_the_mean(workers, cores, seed, determinis
     rng = np.random.default_rng(order.getrandbits(32))
     for step in range(3):
         grads = [[rng.standard_normal(int(n)).astype(np.float32) for n in count] for _ in speakers]
-        queues: dict[
-            tuple[int, int], bytearray
-        ] = {}  # of each connection: bytes in the order in which the worker sends
+        # For each connection, the bytes in the order in which the worker sends them.
+        queues: dict[tuple[int, int], bytearray] = {}
         for rank in range(workers):
             chunks = list(range(len(count)))
             order.shuffle(chunks)
@@ -88,7 +87,7 @@ def test_any_order_and_any_split_gives_the_mean(workers, cores, seed, determinis
 @settings(max_examples=20)
 @given(st.binary(max_size=200), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_garbage_ends_its_connection_and_no_other(garbage, place, order):
-    """An attacker sends anything, before or after a valid beginning; another job completes its step."""
+    """An attacker sends anything, alone or after a valid beginning; a job on another connection completes its step."""
     machine, job, core, count = machine_with(1, sizes=[10])
     speakers, weights = start(machine, job, core, count, 1)
     victim = machine.open(0)
@@ -187,7 +186,7 @@ def test_elastic_steps_complete_without_a_lost_worker(deterministic):
     np.testing.assert_allclose(got[0], weights[0] - 0.1 * 4.0, rtol=1e-5)
     np.testing.assert_allclose(got[1], weights[1] - 0.1 * 2.0, rtol=1e-5)
     assert machine.failure(job) == ""
-    for chunk in (0, 1):  # the next step needs two
+    for chunk in (0, 1):  # the next step needs two workers
         a.push(chunk, np.ones(8), 1)
         b.push(chunk, np.ones(8), 1)
     assert len(a.weights()) == 2
@@ -256,7 +255,7 @@ def test_workers_join_and_leave_between_steps():
     np.testing.assert_allclose(after[0], got[0] - 0.1 * 3.0, rtol=1e-5)
     a.push(0, np.ones(8), 2)
     late.push(0, np.ones(8), 2)
-    machine.leave(job, b.admission.slot, b.admission.serial)  # which the others wait for
+    machine.leave(job, b.admission.slot, b.admission.serial)  # the others wait for it
     assert 0 in a.weights()
     assert machine.failure(job) == ""
 
@@ -278,7 +277,7 @@ def test_a_snapshot_is_of_one_step_though_chunks_are_at_several():
     (a,), weights = start(machine, job, core, count, 1)
     a.push(0, np.ones(8), 0)
     assert machine.snapshot(job, 0, 0.0) is None  # chunk 0 is past it
-    assert machine.snapshot(job, 1, 0.0) is None  # chunk 1 is not there yet, and is remembered
+    assert machine.snapshot(job, 1, 0.0) is None  # chunk 1 is not there yet; the request is kept
     a.push(1, np.ones(8), 0)
     snapshot = machine.snapshot(job, None, 0.0)
     assert snapshot.version == 1
@@ -396,7 +395,7 @@ def test_chunks_cover_every_parameter_once_and_are_balanced(sizes, cores):
     assert not (offset % 16).any()
     sums = [int(count[core == each].sum()) for each in range(cores)]
     assert sums == load
-    assert max(sums) - min(sums) <= wire.CHUNK  # LPT never does worse than one chunk here
+    assert max(sums) - min(sums) <= wire.CHUNK  # longest first leaves at most one chunk
     if sum(sizes) >= 100 * cores * wire.CHUNK:
         assert max(sums) <= 1.01 * sum(sizes) / cores
 
@@ -416,7 +415,7 @@ def test_half_precision_gradients_are_summed_in_float32():
 
 
 def test_random_losses_never_leave_a_step_hanging():
-    """Elastic: workers push, die and join at random; whatever happens, those that are left complete every step."""
+    """Workers of an elastic job push, die and join at random; those that are left complete every step."""
     for seed in range(20):
         dice = random.Random(seed)
         machine, job, core, count = machine_with(2, sizes=[9000, 3], elastic=True, group={})

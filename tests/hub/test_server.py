@@ -52,7 +52,7 @@ def gradient(rank, step, key):
 
 
 def begin(worker):
-    """The first worker sets the weights; for the others a pull waits until they are there."""
+    """The first worker sets the weights; a pull of the others waits until they are set."""
     for key, values in initial().items():
         if worker.initialize:
             worker.put(key, values)
@@ -70,7 +70,7 @@ def buffers():
 
 
 def run_workers(count, work):
-    """work(rank) in threads; results or exceptions by rank."""
+    """Run work(rank) in threads; return results or exceptions by rank."""
     results: list = [None] * count
 
     def run(rank):
@@ -120,7 +120,7 @@ def test_workers_train_over_sockets_and_shared_memory(server, share):
 
 
 def test_push_pull_and_wait_have_timestamps(server):
-    """ps-lite's way: a push is complete when the step is, and a pull after it sees it."""
+    """As in ps-lite: a push is complete when its step is, and a later pull sees its effect."""
     with connect(job_of("stamps"), server.address) as worker:
         begin(worker)
         weights = buffers()
@@ -342,7 +342,7 @@ def test_a_wrong_file_of_tenants_is_told(tmp_path, text, sentence):
 
 
 def test_hostile_sockets_do_not_stop_a_job(server):
-    """Garbage, silence, half a frame and a flood of requests on the ports of the cores, while a job trains."""
+    """Silence, garbage, half a frame and an HTTP request on the ports of the cores, while a job trains."""
     job = job_of("undisturbed", workers=1)
     strangers = []
     with connect(job, server.address, share=False) as worker:
@@ -415,7 +415,7 @@ def test_a_checkpoint_is_complete_or_refused(tmp_path):
         take_step(worker, 1, weights)
     path = tmp_path / "default.kept.hub"
     _, snapshot = checkpoints.load(path)
-    assert snapshot.version == 2  # the last one, when the service ended
+    assert snapshot.version == 2  # written when the service ended
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
@@ -428,7 +428,7 @@ def test_a_checkpoint_is_complete_or_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(CommunicationError, match="other parameters or another"):
             connect(job_of("kept", "sgd"), running.address)
-        with connect(job_of("kept", "adamw"), running.address) as worker:  # on other cores
+        with connect(job_of("kept", "adamw"), running.address) as worker:  # on more cores
             assert worker.step == 2
             assert not worker.initialize
             again = buffers()

@@ -1,4 +1,4 @@
-"""Training through a hub: step by step what torch.optim computes from the mean of the workers' gradients."""
+"""Training through a hub gives, step by step, what torch.optim computes from the mean of the workers' gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model_of(seed=0):
     """More than one chunk of 8192 elements, an odd size, and a parameter without a gradient."""
     import torch
 
-    with SEEDED:  # torch's seed is one for all threads
+    with SEEDED:  # all threads share torch's seed
         torch.manual_seed(seed)
         layers = torch.nn.Linear(37, 301), torch.nn.Tanh(), torch.nn.Linear(301, 3)
     model = torch.nn.Sequential(*layers)
@@ -193,7 +193,7 @@ def test_half_formats_are_close(server, wire):
 
 
 def test_workers_take_the_weights_of_the_first(server):
-    """Each begins with weights of its own; after a step all have the same."""
+    """Each worker begins with its own weights; after a step all have the same."""
     found = train(server.address, "sgd", 2, 1, seed=5, session="seeds")
     assert same_bits(found[0][0], found[1][0])
 
@@ -286,7 +286,7 @@ def test_several_backward_passes_make_a_step(server):
 
 
 def test_diloco_is_local_steps_and_an_outer_step(server):
-    """Two workers, three local steps each: the outer optimizer sees the mean of how far they moved."""
+    """Two workers, three local steps each: the outer optimizer gets the mean of their changes."""
     import torch
 
     from tacos.hub import DiLoCo

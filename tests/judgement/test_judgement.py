@@ -1,4 +1,4 @@
-"""Logs as the tools write them, and what is concluded from them."""
+"""Logs as the tools write them, and the conclusions from them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_osu_sizes_of_a_gather_are_those_of_one_rank(log):
 
 
 def test_output_of_tacos_run(log, capsys):
-    """The table says neither the collective nor the ranks: busbw / algbw tells an all-reduce."""
+    """The table names neither the collective nor the ranks: busbw / algbw identifies an all-reduce."""
     from tacos.runtime import Row, table
     from tacos.runtime.measure.bench import Figure
 
@@ -122,7 +122,7 @@ def test_output_of_tacos_run(log, capsys):
 
 
 def test_shares_and_words_by_hand(log):
-    """On a ring of 4 with 25 GB/s both ways, 64 MiB takes 1.5 · 64 MiB / 50 GB/s = 2.01 ms; measured were 2.68."""
+    """On a ring of 4 with 25 GB/s both ways, 64 MiB takes 1.5 · 64 MiB / 50 GB/s = 2.01 ms; the log has 2.68 ms."""
     found = tacos.judge(log(TABLE), "ring:4@25GB/s,1us")
     last = found.rows[-1]
     assert last.share == pytest.approx(1.5 * 67108864 / 50e9 / 2684.4e-6, rel=0.01)
@@ -138,7 +138,7 @@ def test_rings_and_nics_of_a_log(log):
     assert (found.ranks, found.nics, found.nics_found) == (4, 1, 3)
     judged = tacos.judge(log(TABLE + INFO), "ring:4@25GB/s,1us")
     assert judged.rings is not None
-    # Ring 0 2 1 3 passes links twice: the two rings carry what a link carries, by hand 25 / 3 GB/s each.
+    # By hand: a link carries one hop of ring 0 1 2 3 and two of ring 0 2 1 3, so each ring has 25 / 3 GB/s.
     assert judged.rings.busbw_Bps == pytest.approx(2 * 25e9 / 3)
     assert any(cause.startswith("NCCL used 1 of 3 NICs") for cause in judged.causes)
     assert any("rings can carry" in cause for cause in judged.causes)

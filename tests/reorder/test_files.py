@@ -30,7 +30,7 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 
 @pytest.fixture
 def order():
-    """Hosts 0, 2 and 1, 3 are near each other."""
+    """Hosts 0 and 2 are near each other, and so are hosts 1 and 3."""
     return tacos.reorder(np.array([[0, 5, 1, 5], [5, 0, 5, 1], [1, 5, 0, 5], [5, 1, 5, 0]], float))
 
 
@@ -80,7 +80,7 @@ def test_the_torchrun_wrapper_finds_the_node_rank(order, tmp_path):
 
 @pytest.mark.slow
 def test_files_for_nccl(tmp_path):
-    """Four H100 boxes: eight channels, each visits all GPUs of the box between its NIC and itself."""
+    """Four H100 boxes: eight channels, each from its NIC through all GPUs of the box and back to the NIC."""
     costs = costs_of(tacos.topology.dgx_h100(4), npus_per_host=8)
     found = tacos.reorder(costs)
     write(found, tmp_path, costs=costs)
@@ -97,7 +97,7 @@ def test_files_for_nccl(tmp_path):
                 range(8)
             )
         assert len({channel[0].get("dev") for channel in channels}) == 8
-        # What reads NCCL's own dumps reads it too.
+        # The reader of NCCL's own dumps reads it, too.
         assert len(read_log(tmp_path / f"nccl_graph.{host}.xml").rings) == 8
     lines = (tmp_path / "nccl_tuner.conf").read_text().splitlines()[1:]
     rows = [line.split(",") for line in lines]
@@ -136,7 +136,7 @@ def _daemon(name):
 
 
 def _slurm(folder, file):
-    """A controller on the first host and a daemon on each: a cluster of its own, with its files in the folder."""
+    """A Slurm cluster: a controller on the first host and a daemon on each, with their files in the directory."""
     step, node, control = (_daemon(name) for name in ("slurmstepd", "slurmd", "slurmctld"))
     plugins = [f"PluginDir={path}" for path in Path(control).parents[1].glob("lib/*/slurm-wlm")]
     lines = [

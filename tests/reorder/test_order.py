@@ -71,7 +71,7 @@ def test_halving_doubling_by_hand():
 
 
 def test_shared_uplinks_by_hand():
-    """Two racks of 2 with uplinks as fast as a host: of 0 2 1 3 every hop crosses, so uplinks carry two messages."""
+    """Two racks of 2 with uplinks as fast as a host: in 0 2 1 3 every hop crosses, so uplinks carry two messages."""
     rows = [(host, 4 + host // 2, 1e9, 0) for host in range(4)]
     rows += [(4, 6, 1e9, 0), (5, 6, 1e9, 0)]
     network = tacos.topology.from_links(

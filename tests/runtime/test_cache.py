@@ -1,4 +1,4 @@
-"""The cache of schedules: what is wrong is never used, always said, and made again."""
+"""The cache of schedules: a bad entry is never used, always reported, and made again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(collective=SUM, network=RING):
 
 
 def unfinished():
-    """One transfer of an all-reduce: well-formed, and wrong."""
+    """One transfer of an all-reduce: well-formed, but wrong."""
     table = tacos.routes(RING, pairs=([0], [1]))
     return tacos.retime(SUM, table, route=[0], chunk=0, step=0)
 
@@ -54,7 +54,7 @@ def put(folder, content):
 
 
 def heard(caplog):
-    """The warnings since the last time."""
+    """The warnings since the last call."""
     said = list(caplog.messages)
     caplog.clear()
     return said
@@ -114,7 +114,7 @@ def test_another_root_is_another_schedule(tmp_path, caplog):
 @given(data=st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_bytes_are_the_schedule_is_right(data, tmp_path):
-    """A few bytes changed, cut out or put in, anywhere."""
+    """A few bytes are changed, removed or inserted anywhere."""
     content = bytearray(GOOD)
     for _ in range(data.draw(st.integers(1, 3))):
         at, cut = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 3))
@@ -160,7 +160,7 @@ def folder_of_a_user():
 
 
 def test_what_may_not_be_read_or_written(folder_of_a_user, caplog):
-    """An unreadable file is replaced. Good files serve from a folder that may not be written, too."""
+    """An unreadable file is replaced. Good files in a read-only directory are used."""
     file = put(folder_of_a_user, GOOD)
     file.chmod(0)
     assert kept(folder_of_a_user, PLAN, made) == GOOD
@@ -203,8 +203,8 @@ def ranks():
 
 
 def test_ranks_never_sum_with_what_gathers(ranks, tmp_path):
-    """A cached all-gather copied over the all-reduce of the same size, and three more bad files: the
-    ranks compute the same as before, and rank 0 says which file was bad."""
+    """A cached all-gather is copied over the all-reduce of the same size, and two more files are damaged:
+    the ranks compute the same as before, and rank 0 names the bad files."""
     variables = {
         "TACOS_TOPOLOGY": "ring:4@1GB/s,20us",
         "TACOS_CACHE": str(tmp_path),
@@ -234,7 +234,7 @@ def test_ranks_never_sum_with_what_gathers(ranks, tmp_path):
 
 
 def test_the_cache_is_bounded(tmp_path, monkeypatch):
-    """What was used last stays; what goes takes its lock along."""
+    """The files that were used last stay; a file is removed together with its lock."""
     monkeypatch.setattr("tacos.runtime.dispatch.cache._MOST_FILES", 2)
     for number, name in enumerate(("a", "b", "c")):
         plan = msgspec.structs.replace(PLAN, file=f"{name}.tacos")

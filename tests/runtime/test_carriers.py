@@ -1,4 +1,4 @@
-"""The table of carriers: a carrier of its own file and one entry serves communicators, measurements and torch."""
+"""The table of carriers: a new carrier, one file and one entry, serves communicators, measurements and torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entry(monkeypatch):
 
 @pytest.fixture
 def no_tcp(monkeypatch):
-    """Whatever opens TCP connections for data fails."""
+    """Opening TCP connections for data fails."""
     monkeypatch.setattr(tcp, "Endpoint", None)
 
 
@@ -154,7 +154,7 @@ def test_schedules_can_be_made_for_every_carrier():
 
 
 def test_a_carrier_with_a_launcher_of_its_own_is_not_started_here(monkeypatch, tmp_path, capsys):
-    """What the command says and does follows from the record: it names no carrier."""
+    """The command takes its text and behaviour from the record; it does not name carriers itself."""
     odd = CarrierKind("odd", "nowhere", label="Odd", launcher="oddrun", job="nowhere")
     monkeypatch.setitem(CARRIERS, "odd", odd)
     file = tmp_path / "ar.tacos"

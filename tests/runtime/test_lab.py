@@ -1,4 +1,4 @@
-"""The lab network: what it is planned to be, that it is, and that nothing of it stays."""
+"""The lab network: its plan, its real behaviour, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Tables:
 
     def __init__(self, topology):
         self.network = blueprint(topology)
-        self.node: dict[str, int] = {}  # of an address
-        self.ends: dict = {}  # (node, device) -> the same of a cable's other end
+        self.node: dict[str, int] = {}  # address -> node
+        self.ends: dict = {}  # (node, device) -> (node, device) at the cable's other end
         self.own: dict = {}  # (node, device) -> address
         nodes = range(topology.nodes)
         self.main: list[dict] = [{} for _ in nodes]
@@ -263,7 +263,7 @@ def test_the_command_is_needed(capsys):
 
 
 def stream(lab, size, *flows):
-    """The rate of each stream in Mbit/s, and what each device of each rank has carried before."""
+    """The rate of each stream in Mbit/s, and the bytes that each device of each rank has carried."""
     run = lab.run([sys.executable, STREAMS, str(size), *flows], output="returned", time_limit=60)
     assert run.code == 0, run.stderr
     lines = [[json.loads(line) for line in text.splitlines()] for text in run.stdout]
@@ -272,7 +272,7 @@ def stream(lab, size, *flows):
 
 
 def holds(lab, size, flows, expected, slack=0.1):
-    """Never faster than the links; as fast as they are in one of a few attempts, on a busy machine."""
+    """Check that streams are never faster than their links, and as fast in one of four attempts (a busy machine)."""
     for attempt in range(4):
         rates, carried = stream(lab, size, *flows)
         assert (np.array(rates) < np.array(expected) * (1 + slack)).all(), rates
@@ -307,7 +307,7 @@ def test_two_streams_share_a_link(ring):
 
 @in_lab
 def test_others_are_reached_through_those_between(ring):
-    """From 0 to 2 the package goes over 1; nothing passes 3."""
+    """From 0 to 2, tacos routes over 1; nothing passes through 3."""
     _, before = stream(ring, 1, "0>2")
     after = holds(ring, 500_000, ["0>2"], [40])
     assert after[1]["to2"] - before[1]["to2"] >= 500_000
@@ -474,7 +474,7 @@ def namespaces():
 
 
 class Started:
-    """A lab in another process, whose ranks have said where they are."""
+    """A lab in another process, whose ranks have printed their namespaces."""
 
     def __init__(self, end, begin="", **options):
         code = WAITING.format(begin=begin, end=end)
@@ -552,7 +552,7 @@ def test_a_lab_whose_keeper_is_killed_says_so():
 
 @in_lab
 def test_it_works_without_root():
-    """Root without the rights to administer is what others are: it needs a user namespace."""
+    """Root without administrative capabilities is like any other user: it needs a user namespace."""
     if os.geteuid() != 0:
         pytest.skip("these tests are not run by root: all of them work without")
     if shutil.which("setpriv") is None:
@@ -579,11 +579,11 @@ def test_the_command_runs_a_lab(capfd):
     assert capfd.readouterr().out == "--hi\n"
 
 
-# Switches that add up.
+# Switches that reduce.
 
 
 def racks():
-    """Two racks of two NPUs, 0 to 3, under a core: switches 4 and 5, and 6."""
+    """Two racks of two NPUs, 0 to 3, with switches 4 and 5, under the core switch 6."""
     cables = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (5, 6)]
     rows = [(a, b, 6_250_000, 0) for one in cables for a, b in (one, one[::-1])]
     return tacos.topology.from_links(4, rows, switches=[("multicast", "reduce")] * 3)

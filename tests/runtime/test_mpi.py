@@ -1,4 +1,4 @@
-"""Collectives over MPI, on 8 ranks, against NumPy; and ranks that hang or disagree."""
+"""Collectives over MPI, on up to 6 ranks, compared with NumPy; and ranks that hang or disagree."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ranks():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_collective_gives_what_numpy_gives(ranks, kind):
-    """For all sizes, in place and not."""
+    """For several sizes, in place and out of place."""
     network = tp.mesh(2, 3)
     cases = list(itertools.product([0, 1, 7, 100_003], ["float32"], ["sum"], [False, True]))
     schedule = made(kind, network, chunks=2 if kind == "all_reduce" else 1)
@@ -81,7 +81,7 @@ def test_both_gets_and_their_replies_have_tags(ranks):
 
 
 def test_ranks_that_send_before_they_receive_do_not_wait_for_each_other(ranks):
-    """Large messages, for which MPI has no memory of its own, in both directions at once."""
+    """Messages that are too large for MPI's own buffers, in both directions at once."""
     rows = [
         (rank, 1 - rank, 1 - rank, [
             ("copy", INPUT, 0, OUTPUT, rank),
@@ -152,7 +152,7 @@ def test_different_calls_are_refused_on_all_ranks(ranks, call, text):
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
-    """Of an all-reduce it hears; at a broadcast's root it is only waited for."""
+    """In an all-reduce it gets data from the others; as the root of a broadcast it is only waited for."""
     network = tp.ring(4)
     root = {"root": 1} if kind == "broadcast" else {}
     first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
@@ -211,7 +211,7 @@ def test_the_command_checks_every_byte_and_shows_mpi_beside(tmp_path):
 
 @pytest.mark.slow
 def test_the_environment_can_name_mpi(tmp_path, monkeypatch):
-    """Ranks then meet as the launcher's variables say, which is through MPI, too."""
+    """Ranks then meet as the launcher's variables say, which is also through MPI."""
     monkeypatch.setenv("TACOS_CARRIER", "mpi")
     tacos.save(ring(2), tmp_path / "ar.tacos")
     done = tacos_under_mpi(2, "run", tmp_path / "ar.tacos", "--size", "4KB", "--iters", 1, "--json")
@@ -229,7 +229,7 @@ import tacos
 from tacos.runtime import TcpRendezvous, connect
 
 world = MPI.COMM_WORLD.Get_rank()
-rank = 2 - world  # the ranks of the meeting are others than those of MPI
+rank = 2 - world  # ranks at the rendezvous differ from those of MPI
 network = tacos.topology.ring(2)
 schedule = tacos.synthesize(network, tacos.collective.all_gather(network, "1MB", chunks=1))
 if world:
@@ -240,7 +240,7 @@ if world:
 
 @pytest.mark.slow
 def test_ranks_can_meet_elsewhere_and_talk_over_mpi():
-    """Two of three processes of MPI, in the other order."""
+    """Two of MPI's three processes, in reverse order."""
     done = subprocess.run(
         [*mpiexec(3), sys.executable, "-c", SCRIPT, str(free_port())],
         env={**os.environ, **MPI_SETTINGS},

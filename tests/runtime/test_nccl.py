@@ -1,6 +1,6 @@
 """The carrier of NCCL: ranks are threads on a stand-in for NCCL, and one rank on a real GPU.
 
-What benchmarks/gpu.py does on a GPU is the same with the torch backend.
+benchmarks/gpu.py does the same on a GPU with the torch backend.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def schedule(spec, kind="all_reduce", **options):
 
 
 def together(count, act, *, timeout=30.0):
-    """Ranks as threads, each with a communicator; what each returned, or the sentence of its error."""
+    """Run ranks as threads, each with a communicator; return what each returned, or its error message."""
     port = free_port()
 
     def rank(number):
@@ -77,7 +77,7 @@ def test_a_collective_takes_nccls_messages(kind):
 
 
 def test_only_the_connections_for_notes_are_made(monkeypatch):
-    """Each of 4 ranks sends to 3 others, which NCCL does; the hosts have the 2 of halving-doubling."""
+    """NCCL sends from each of 4 ranks to 3 others; the hosts have only the 2 connections of halving-doubling."""
     algorithm = schedule("fc:4", "all_to_all", engine="direct")
     made = []
 
@@ -177,7 +177,7 @@ def test_what_goes_wrong_in_nccl_is_told_to_all():
         try:
             run(algorithm, np.ones(8, np.float32))
         finally:
-            # Rank 1 may hear of it before NCCL does.
+            # Rank 1 may learn of the failure before NCCL is aborted.
             assert carrier.backend.aborted or comm.rank == 1
 
     def broken(*_):
@@ -258,7 +258,7 @@ def test_types_that_a_gpu_cannot_add_up_are_refused():
 
 
 def batches(*ranks):
-    """Each rank's batches of ("to"/"from", peer, elements), in order; what each rank met."""
+    """Run each rank's batches of ("to"/"from", peer, elements) in order; return "done" or the error of each rank."""
     from tests.support.fake_nccl import FakeNccl, Switchboard
 
     board = Switchboard(timeout=0.5)

@@ -25,7 +25,7 @@ PROBE = [sys.executable, "-m", "tacos", "probe"]
 
 @pytest.mark.slow
 def test_a_topology_of_local_ranks_is_written_and_read(tmp_path):
-    """How fast they are is this machine's affair, and so is what they share."""
+    """Their speeds, and what they share, depend on this machine and are not checked."""
     path, plain = tmp_path / "network.yaml", tmp_path / "network.json"
     script = f"""
 import json, pathlib
@@ -85,7 +85,7 @@ def test_ranks_of_others_are_measured_too(tmp_path, launcher):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     network = tacos.load(out)
-    assert list(network.names[:2]) == ["127.0.0.1:0", "127.0.0.1:1"]  # as placement calls them
+    assert list(network.names[:2]) == ["127.0.0.1:0", "127.0.0.1:1"]  # as placement names them
 
 
 def test_one_rank_is_no_network():
@@ -165,7 +165,7 @@ def _lab():
 
 
 def measured(network, tmp_path, **options):
-    """The enforced network, and what the probe makes of it."""
+    """The enforced network, and the network that the probe finds."""
     path = tmp_path / "measured.yaml"
     with Lab(network, **options) as lab:
         run = lab.run(
@@ -184,7 +184,7 @@ def rates(network):
 @pytest.mark.usefixtures("_lab")
 @pytest.mark.parametrize("speeds", [[1, 1, 1, 1], [1, 2, 1, 1]], ids=["even", "uneven"])
 def test_a_ring_is_found_link_by_link(speeds, tmp_path):
-    """Opposite ranks reach each other through a third, which the probe tells from a link."""
+    """Opposite ranks reach each other through a third, which the probe does not take for a link."""
     rows = [(a, (a + 1) % 4, 5e6 * speed, 0) for a, speed in enumerate(speeds)]
     rows += [(b, a, rate, latency) for a, b, rate, latency in rows]
     enforced, found = measured(tp.from_links(4, rows), tmp_path, scale=1)
@@ -204,7 +204,7 @@ def test_the_ports_of_a_switch_are_found(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_lab")
 def test_a_trunk_is_found(tmp_path):
-    """Two ranks at each of two switches; the link between these is slower than the ports."""
+    """Two ranks at each of two switches; the link between the switches is slower than the ports."""
     rows = [(npu, 4 + npu // 2, 8e6, 0) for npu in range(4)] + [(4, 5, 3e6, 0)]
     rows += [(b, a, rate, latency) for a, b, rate, latency in rows]
     enforced, found = measured(tp.from_links(4, rows, switches=2), tmp_path, scale=1)

@@ -1,4 +1,4 @@
-"""`tacos run`, and how ranks meet: the launchers' variables, addresses of channels."""
+"""`tacos run`, and how ranks meet: the launchers' variables and the addresses of channels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def schedule(spec, kind="all_reduce", **options):
 
 
 def together(count, act, rendezvous=None):
-    """Ranks as threads of this process; returns what each of them returned."""
+    """Run ranks as threads of this process; return what each of them returned."""
     port = free_port()
     meet = rendezvous or (lambda rank: TcpRendezvous(rank, count, "127.0.0.1", port, timeout=30))
 
@@ -131,7 +131,7 @@ def test_every_operation_is_checked(op):
 
 
 def test_wrong_results_are_counted(monkeypatch):
-    """An executor that returns other data: all the elements of all ranks are wrong."""
+    """The executor computes the maximum instead of the sum: all elements of all ranks are wrong."""
     from tacos.runtime.communicator import Algorithm
 
     run_at = Algorithm.run_at
@@ -152,7 +152,7 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_S
 
 
 class Store:
-    """As torch's, without wait(): at the end of its time, torch would log two warnings."""
+    """Like torch's store, but without wait(): on a timeout, torch would log two warnings."""
 
     def __init__(self):
         self.values: dict[str, bytes] = {}
@@ -233,7 +233,7 @@ def test_the_first_host_of_slurm(nodes, host):
         ({"PMI_RANK": "1"}, True),
         (SLURM, True),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, False),  # the shell of sbatch
-        (SLURM | {"SLURM_STEP_ID": "4294967291"}, False),  # so Slurm may number it
+        (SLURM | {"SLURM_STEP_ID": "4294967291"}, False),  # Slurm may give that shell this number
     ],
 )
 def test_launchers_are_recognized(variables, expected):
@@ -275,7 +275,7 @@ def test_ranks_reach_each_other_where_they_are_told(monkeypatch, variable):
 
 @pytest.mark.parametrize("op", ["sum", "avg"])
 def test_bfloat16_is_measured_and_checked(op):
-    """NumPy does not have the type: sums of ones and twos are exact in it."""
+    """NumPy does not have the type, but sums of ones and twos are exact in it."""
 
     def act(comm):
         return list(
@@ -298,7 +298,7 @@ def test_bfloat16_is_measured_and_checked(op):
     ],
 )
 def test_probe_looks_at_its_output_before_it_measures(monkeypatch, tmp_path, capsys, name, why):
-    monkeypatch.setattr("tacos.runtime.launch", None)  # would fail otherwise
+    monkeypatch.setattr("tacos.runtime.launch", None)  # so that measuring would fail
     assert main(["probe", "--np", "2", "-o", str(tmp_path / name)]) == 2
     assert re.search(why, capsys.readouterr().err)
 

@@ -1,6 +1,6 @@
-"""Collectives on real data, over real connections, against NumPy.
+"""Collectives on real data, over real connections, compared with NumPy.
 
-Real files are looked for in the folder that TACOS_TEST_DATA names; without it that test is skipped.
+Real files are read from the directory that TACOS_TEST_DATA names; without it, that test is skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.real_files import real_files
 
 KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
          "scatter"]  # fmt: skip
-NETWORKS = {  # and the largest number of elements
+NETWORKS = {  # with the largest number of elements
     "ring:4": 1_000_003,
     "mesh:2x4": 100_003,
     "torus:2x3": 1000,
@@ -36,7 +36,7 @@ def ranks():
 @pytest.mark.parametrize("spec", NETWORKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_collective_gives_what_numpy_gives(ranks, kind, spec):
-    """For all sizes, in place and not."""
+    """For several sizes, in place and out of place."""
     network = tp.parse(spec)
     schedule = made(kind, network, chunks=2 if spec == "ring:4" else 1)
     sizes = [0, 1, 7, NETWORKS[spec]]
@@ -62,7 +62,7 @@ def test_every_type_and_operation(ranks, engine):
 
 
 def test_a_group_of_ranks_with_others_that_relay(ranks):
-    """The ends of a line reduce; what they send goes through ranks that bring nothing."""
+    """The ends of a line reduce; their messages go through ranks that contribute nothing."""
     network = tp.mesh(4)
     schedule = tacos.synthesize(network, co.all_reduce(network, "1MB", group=[0, 3], chunks=3))
     cases = [(1001, "int32", "sum", in_place) for in_place in (False, True)]

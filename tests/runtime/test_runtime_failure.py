@@ -1,4 +1,4 @@
-"""Ranks that die, hang or disagree: all ranks hear of it, soon, and nothing is left behind."""
+"""Ranks that die, hang or disagree: all ranks soon get an error, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.programs import INPUT, OUTPUT, made
 from tests.support.rank_jobs import FAR_S, PATIENT_S, TIMEOUT_S
 from tests.support.ranks import Ranks, free_port
 
-BOUND_S = 20 * TIMEOUT_S  # for a busy machine; a hang would take for ever
+BOUND_S = 20 * TIMEOUT_S  # for a busy machine; a hang would last forever
 
 
 def ring(npus, kind="all_reduce", chunks=1):
@@ -54,7 +54,7 @@ def soon(condition, patience=60.0):
 
 
 def test_a_killed_rank_is_named_by_all_others():
-    """Between two calls, and in the middle of one."""
+    """The rank is killed between two calls, and in the middle of one."""
     killed = r"(rank {0} closed its connection|the connection with rank {0} broke).*, call \d"
     with Ranks(5) as own:
         begin = time.monotonic()
@@ -131,7 +131,7 @@ def test_a_rank_whose_own_code_fails_tells_why(ranks):
 
 
 def test_a_rank_that_left_is_missed_at_once(ranks):
-    """Not only when the time has run out: here that would be after a minute."""
+    """The error does not wait for the timeout, which is a minute here."""
     network = tp.fully_connected(3)
     pair = tacos.synthesize(network, co.all_reduce(network, "1MB", group=[0, 1], chunks=1))
     begin = time.monotonic()
@@ -174,7 +174,7 @@ def test_a_forked_child_leaves_the_connections_alone(ranks):
 
 
 def test_a_rank_that_has_put_its_data_may_leave(ranks):
-    """Rank 1 would tell it, put by put, that the data are stored, and finds no peer."""
+    """Rank 1 acknowledges each put, but its peer is gone."""
     puts = [("put", INPUT, i, OUTPUT, i, None, None, 1) for i in range(4)]
     copies = [("copy", INPUT, i, OUTPUT, i) for i in range(4)]
     program = made(
@@ -256,7 +256,7 @@ def test_calls_of_different_algorithms_are_refused_on_all_ranks(ranks):
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 def test_a_rank_that_prepares_while_others_call_is_told_at_once(ranks, kind):
-    """Of an all-reduce it gets data; at a broadcast's root it is only waited for."""
+    """In an all-reduce it gets data from the others; as the root of a broadcast it is only waited for."""
     network = tp.ring(4)
     root = {"root": 1} if kind == "broadcast" else {}
     first = tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1, **root))
@@ -285,7 +285,7 @@ def test_a_rank_that_leaves_while_others_wait_for_it_is_named_at_once(ranks):
 
 @pytest.mark.parametrize("how", ["close", "abort", "signal"])
 def test_a_communicator_can_be_ended_within_a_call(ranks, how, tmp_path):
-    """From another thread, or by a signal's handler; no rank waits until the time is over."""
+    """From another thread, or by a signal handler; no rank waits for the timeout."""
     begin = time.monotonic()
     heard = ranks.run(2, "close_within", ring(2), how, str(tmp_path / "ended"), fresh=FAR_S)
     assert time.monotonic() - begin < FAR_S / 2
@@ -371,7 +371,7 @@ def script(text):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Ranks that are left have a moment instead of seconds to say why they fail, too."""
+    """The remaining ranks have 0.1 s instead of seconds to report why they fail."""
     monkeypatch.setattr(sys.modules["tacos.runtime.launch"], "_GRACE_S", 0.1)
 
 
@@ -387,7 +387,7 @@ def test_a_rank_that_fails_ends_the_job():
 
 @pytest.mark.usefixtures("impatient")
 def test_the_code_of_a_killed_rank_is_that_of_shells():
-    """As `tacos lab` has it: 128 and the number of the signal."""
+    """As in `tacos lab`: 128 plus the number of the signal."""
     text = "import os, time; os.environ['TACOS_RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(60)"
     with launch(script(text), 2) as job:
         assert job.wait() == 128 + signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The backend of torch.distributed: everything against gloo, on 4 and on 8 processes."""
+"""The backend of torch.distributed: everything compared with gloo, on 4 and 8 processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("torch")  # on one worker: the ranks are st
 
 @pytest.fixture(scope="module")
 def started():
-    """The ranks by their number, kept from test to test."""
+    """Started ranks by the size of their group, kept from test to test."""
     found: dict[int, Ranks] = {}
     yield found
     for ranks in found.values():
@@ -80,7 +80,7 @@ def test_the_result_is_gloos(ranks, job):
 
 @pytest.mark.parametrize(("kind", "sizes"), [("all_gather", (8, 32)), ("reduce_scatter", (32, 8))])
 def test_memory_of_the_host_is_large_enough_for_either_tensor(monkeypatch, kind, sizes):
-    """In place, one of a GPU's tensors is the beginning of the other."""
+    """In place, the smaller of a GPU's tensors is the beginning of the larger."""
     import torch
 
     from tacos.runtime.torch import tensors
@@ -116,7 +116,7 @@ FOUR = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @pytest.mark.slow
 def test_gloos_order_of_sums_gives_gloos_bits(started, tmp_path):
-    """gloo's ring goes to the left; the sums are then the same to the last bit, so is training."""
+    """gloo's ring runs in descending order of ranks; in that order, sums and training are equal to the last bit."""
     for size in (4, 8):
         topo = tacos.topology.fully_connected(size)
         left = plan(tmp_path / str(size), topo, "all_reduce", order=list(range(size))[::-1])
@@ -139,7 +139,7 @@ def test_plans_serve_the_whole_and_groups_in_any_order(ranks, tmp_path):
 
 
 def test_defaults_follow_an_order(ranks, tmp_path):
-    """Given by ranks, by hosts in a file, or found by measuring; groups of some ranks follow it too."""
+    """The order is given as ranks, or as hosts in a file; groups of some ranks follow it too."""
     n = ranks.size
     backwards = ",".join(str(rank) for rank in reversed(range(n)))
     ranks.run("planned", variables={"TACOS_ORDER": backwards})
@@ -150,7 +150,7 @@ def test_defaults_follow_an_order(ranks, tmp_path):
 
 @pytest.mark.slow
 def test_the_network_is_probed_for_an_order(started):
-    """Two ranks: measuring all pairs of four takes half a minute where cores are few."""
+    """Two ranks: measuring all pairs of four takes half a minute on a machine with few cores."""
     if 2 not in started:
         started[2] = Ranks(2)
     started[2].run("planned", variables={"TACOS_PROBE": "1"})
@@ -160,7 +160,7 @@ def test_the_network_is_probed_for_an_order(started):
     "spec", ["ring:4", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fc:4", "switch:4"))]
 )
 def test_all_ranks_get_identical_bits(started, tmp_path, spec):
-    """On plans that tuning made, where small sums are exchanged and added by each rank."""
+    """With tuned plans, in which ranks exchange small buffers and each adds them up."""
     if 4 not in started:
         started[4] = Ranks(4)
     table = tacos.tune(tacos.topology.parse(spec), "all_reduce", "1KB:256KB", effort="fast")
@@ -288,7 +288,7 @@ def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what, why):
     ],
 )
 def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
-    """Soon: the timeout is far off."""
+    """The error comes long before the timeout."""
     network = {"TACOS_TOPOLOGY": "ring:4", "TACOS_CACHE": str(tmp_path), "TACOS_ENGINE": "ring"}
     ranks = Ranks(4, seconds=120.0, **(network if what == "first use" else {}))
     try:
@@ -297,7 +297,7 @@ def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
         sentences = ranks.fail("different", what=what)
         assert any(re.search(why, sentence) for sentence in sentences), sentences
         assert all("CollectiveError" in sentence for sentence in sentences), sentences
-        if what == "root":  # seen before any data moved
+        if what == "root":  # detected before any data moved
             ranks.run("one_call")
         else:  # the group is dead, and says why
             assert all("CollectiveError" in sentence for sentence in ranks.fail("one_call"))
@@ -332,7 +332,7 @@ def test_a_rank_that_dies_or_hangs_is_named_by_all_others(number):
 
 
 def test_an_aborted_group_fails_on_all_ranks():
-    """One rank does not come to a call, and aborts the group while the others wait for it."""
+    """One rank does not enter a call, and aborts the group while the others wait for it."""
     ranks = Ranks(4)
     try:
         ranks.run("one_call")
@@ -346,7 +346,7 @@ def test_an_aborted_group_fails_on_all_ranks():
 
 @pytest.mark.slow
 def test_a_group_can_be_aborted_wherever_it_waits():
-    """In a call of another thread, while an algorithm is agreed on, in a call that gloo makes."""
+    """In a call of another thread, while ranks agree on an algorithm, and in a call that gloo serves."""
     ranks = Ranks(2, seconds=120.0)
     try:
         for where in ("thread", "rendezvous", "gloo"):
@@ -413,7 +413,7 @@ def test_importing_tacos_does_not_import_torch():
 
 
 def test_training_through_a_switch(ranks):
-    """The final loss is that of float sums, and all sums went through the switch."""
+    """The final loss is within 1 % of that with float sums, and all sums went through the switch."""
     with Switch(token="secret") as switch:
         rows = ranks.run("through_a_switch", address=switch.address, token="secret", steps=20)
         assert switch.stats()["results"] > 0
@@ -425,7 +425,7 @@ def test_training_through_a_switch(ranks):
 
 @pytest.mark.slow
 def test_training_survives_the_death_of_the_switch(ranks):
-    """Killed in the middle of training: the final loss is within 1 % of an undisturbed run, on all ranks."""
+    """The switch is killed during training: on all ranks, the final loss is within 1 % of an undisturbed run."""
     switch = Switch(token="secret")
     switch.start()
     ranks.start("through_a_switch", address=switch.address, token="secret", steps=2000)
@@ -442,7 +442,7 @@ def test_training_survives_the_death_of_the_switch(ranks):
 
 @pytest.mark.slow
 def test_restarts_of_torchrun_go_on(tmp_path):
-    """Its store outlives the processes, with what the first ones have written; over gloo too, for sends and receives."""
+    """torchrun's store outlives the processes and keeps their entries. Sends and receives, which use gloo, work too."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, torch, torch.distributed as dist\n"

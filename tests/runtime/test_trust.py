@@ -1,4 +1,4 @@
-"""Jobs among other processes: attacks change no result and end no job, and settings are named where they are wrong."""
+"""Jobs among other processes: attacks change no result and end no job, and wrong settings are named."""
 
 from __future__ import annotations
 
@@ -95,16 +95,15 @@ def test_an_attacked_job_gets_right_results(monkeypatch, carried):
     with ThreadPoolExecutor(3) as pool:
         ranks = [pool.submit(act, rank) for rank in range(3)]
         line.wait()
-        assert bool(ports) == (
-            carried == "tcp"
-        )  # among themselves, ranks of a machine listen on no network
+        # Ranks of one machine do not listen on a network.
+        assert bool(ports) == (carried == "tcp")
         with attacked(set(ports)) as told:
             line.wait()
             results = [rank.result() for rank in ranks]
     user, count, table = told.split(maxsplit=2)
     assert int(count) > attacker.EACH / 2
     greeted = ast.literal_eval(table)
-    if int(user) != os.geteuid():  # another user is turned away before a word is said
+    if int(user) != os.geteuid():  # another user is refused before the handshake
         assert not any(many for place, many in greeted.items() if place.startswith("@"))
     for rank, (before, blocks, after) in enumerate(results):
         assert before == after == [6.0] * 5
@@ -112,7 +111,7 @@ def test_an_attacked_job_gets_right_results(monkeypatch, carried):
 
 
 def test_names_of_sockets_do_not_tell_the_secret():
-    """Whoever reads the name, which all users can, knows nothing of what the handshake needs."""
+    """All users can read the name, so it must not reveal the secret of the handshake."""
     with connect(TcpRendezvous(0, 1, "", 0)) as comm:
         carrier = carrier_of(comm)
         card = carrier._cards[0]
@@ -131,7 +130,7 @@ def test_a_handshake_needs_the_secret_on_both_sides():
         with pytest.raises(Refused, match="the ranks do not have the same TACOS_TOKEN"):
             dial(caller, b"theirs", b"rank", soon())
         assert acceptor.wait(0.1) is None
-    # A process that has taken the port, and echoes what it hears, is not taken for a rank.
+    # A process that holds the port and echoes what it receives is not taken for a rank.
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def pretend():
@@ -175,9 +174,8 @@ def test_a_recorded_handshake_does_not_serve_again():
 def test_thousands_of_silent_connections_do_not_keep_a_rank_out():
     with accepting() as (acceptor, place):
         silent = []
-        for _ in range(
-            2 * acceptor._most + 50
-        ):  # more than it keeps, and more descriptors than it would need
+        # More than the acceptor keeps, and more descriptors than it needs.
+        for _ in range(2 * acceptor._most + 50):
             silent.append(socket.create_connection(place, timeout=20.0))
             if len(silent) > 300:
                 silent.pop(0).close()
@@ -199,7 +197,7 @@ def test_silent_connections_are_closed_after_some_time(monkeypatch):
 
 
 def test_other_processes_neither_stop_a_job_nor_take_a_place_in_it():
-    """One is silent, one talks nonsense, one is of another job, one of another size."""
+    """One is silent, one sends garbage, one belongs to another job, one to a job of another size."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = listener.getsockname()
         silent, loud = socket.create_connection(place), socket.create_connection(place)
@@ -232,7 +230,7 @@ def test_other_processes_neither_stop_a_job_nor_take_a_place_in_it():
 
 
 def test_running_out_of_descriptors_is_said_at_once(monkeypatch):
-    """The limit is lowered to what is open already: the next connection cannot be accepted."""
+    """The limit is lowered to the descriptors that are open: the next connection cannot be accepted."""
     import resource
 
     with accepting() as (acceptor, place):
@@ -254,7 +252,7 @@ def test_running_out_of_descriptors_is_said_at_once(monkeypatch):
 
 @pytest.mark.parametrize("why", [errno.ENOBUFS, errno.ENOMEM])
 def test_a_machine_without_memory_is_given_a_pause(why):
-    """The listener stays readable, so that a thread which tried again at once would keep a core busy."""
+    """The listener stays readable, so a thread that retried at once would keep a core busy."""
 
     class Poor:
         tries = 0
@@ -273,7 +271,7 @@ def test_a_machine_without_memory_is_given_a_pause(why):
 
 # --- Slurm --------------------------------------------------------------------------------------------
 
-JOB = os.getpid()  # its number gives its port: two runs of the tests do not meet
+JOB = os.getpid()  # a job's number determines its port, so two runs of the tests do not meet
 SLURM = {
     "SLURM_NTASKS": "2",
     "SLURM_JOB_ID": str(JOB),
@@ -314,7 +312,7 @@ def test_ranks_of_slurm_share_a_file_that_only_their_user_reads(tmp_path, monkey
 
 
 def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
-    """A process that knows the job, which all users do, cannot join; TACOS_TOKEN is what counts."""
+    """All users know the job's number, but only a process with its TACOS_TOKEN can join."""
     ours = {"TACOS_TOKEN": "ours", "TACOS_CACHE": str(tmp_path)}
     assert meet_under_slurm([ours, ours]) == [[b"\0", b"\1"]] * 2
     monkeypatch.setattr(rendezvous_over_tcp, "_REFUSED_S", 0.1)
@@ -323,7 +321,7 @@ def test_the_token_of_slurms_ranks_is_not_their_job(tmp_path, monkeypatch):
 
 
 def test_a_token_file_that_shows_its_old_content_for_a_while_refuses_no_rank(monkeypatch):
-    """Network file systems do, for longer than a rank with a wrong token tries."""
+    """Network file systems show old content for longer than a rank with a wrong token retries."""
     monkeypatch.setattr(rendezvous_over_tcp, "_REFUSED_S", 0.05)
     port, begin = free_port(), time.monotonic()
 
@@ -348,7 +346,7 @@ DATA, ABORT = 0, 1
 
 
 def message(kind, content, *, call=1, algorithm=0, count=0, flags=0):
-    """As a rank sends it."""
+    """A message as a rank sends it."""
     head = "=BBBBIiiqQII"
     return (
         struct.pack(head, 0xA7, kind, 0, 0, call, -1, algorithm, count, len(content), 0, flags)
@@ -357,7 +355,7 @@ def message(kind, content, *, call=1, algorithm=0, count=0, flags=0):
 
 
 def test_a_rank_hears_why_a_peer_fails_that_is_a_call_ahead():
-    """The peer's notice is behind data of a call that this rank has not begun, and that no socket would hold."""
+    """The peer's notice follows data of a call that this rank has not begun, more than a socket buffers."""
     ours, theirs = socket.socketpair()
     endpoint = Endpoint(0, 2, 20.0)
     connected(endpoint, ours)
@@ -395,7 +393,7 @@ def test_a_notice_of_a_dead_link_between_ranks_that_do_not_exist_is_malformed(li
     [("127.0.0.1", "127.9.9.9"), ("::1", "::1"), ("127.0.0.1", "::ffff:127.0.0.1")],
 )
 def test_connections_within_a_machine_are_no_links(listens, dials):
-    """Nobody watches their speed."""
+    """Their speed is not watched."""
     family = socket.AF_INET6 if ":" in listens else socket.AF_INET
     with socket.socket(family) as listener:
         try:
@@ -429,7 +427,7 @@ def test_a_launcher_that_does_not_number_ranks_is_named(monkeypatch):
 
 
 def test_connections_of_data_need_the_secret_of_the_rendezvous():
-    """Under Slurm it is in a file, not in TACOS_TOKEN; what ranks say at the rendezvous can be read on the network."""
+    """Under Slurm it is in a file, not in TACOS_TOKEN; messages at the rendezvous can be read on the network."""
     port = free_port()
 
     def key(rank):
@@ -445,7 +443,7 @@ def test_connections_of_data_need_the_secret_of_the_rendezvous():
 
 
 def test_the_manual_lists_every_variable():
-    """Each is in the table, none is read elsewhere, and the page has the table's words."""
+    """Each variable is in the table, none is read elsewhere, and the page repeats the table's text."""
     names, readers = set(), []
     for path in (ROOT / "src" / "tacos").rglob("*.py"):
         text = path.read_text()
@@ -501,7 +499,7 @@ def test_ranks_meet_over_ipv6_and_by_interface(monkeypatch, host):
 
 @pytest.mark.parametrize("bytes_", [2**64 - 40, 2**64 - 4096, 2**60 + 1])
 def test_data_of_an_impossible_size_are_malformed(bytes_):
-    """Sizes wrap: 40 bytes of header and 2^64 - 40 of data are none, and the next message would begin where this one does."""
+    """Sizes wrap around: 40 bytes of header and 2^64 - 40 of data are 0 bytes, and this message would be read again."""
     ours, theirs = socket.socketpair()
     endpoint = Endpoint(0, 2, 20.0)
     connected(endpoint, ours)

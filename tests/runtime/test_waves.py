@@ -1,4 +1,4 @@
-"""Programs in waves: the driver for GPUs, with a stand-in for NCCL; one process plays all ranks.
+"""Programs in waves: the driver for GPUs, with a stand-in for NCCL; one process runs all ranks.
 
 NCCL itself needs a GPU: benchmarks/gpu.py runs the same checks there.
 """
@@ -62,7 +62,7 @@ def test_every_collective_gives_what_numpy_gives(network, kind):
 @pytest.mark.parametrize("kind", [*KINDS, "gather", "scatter"])
 @pytest.mark.parametrize("count", [3, 1000])
 def test_programs_in_place_run_out_of_place_and_in_place(kind, count):
-    """As NCCL has it: of an all-gather the input is a part of the output, and so on."""
+    """In place as NCCL defines it: the input of an all-gather is a part of its output, and so on."""
     program = made("mesh:2x3", kind, chunks=2, in_place=True)
     run(program, count)
     [part] = program.collective.parts
@@ -82,7 +82,7 @@ def test_programs_in_place_run_out_of_place_and_in_place(kind, count):
 
 
 def test_buffers_that_overlap_otherwise_are_kept_apart():
-    """An all-gather whose input is the part of another rank in its output."""
+    """The input of an all-gather is the part of its output that belongs to another rank."""
     program = made("ring:4", "all_gather", 1, in_place=True)
     ranks = range(4)
     targets = [torch.zeros(8) for _ in ranks]

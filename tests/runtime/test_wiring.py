@@ -1,4 +1,4 @@
-"""What is concluded from measurements, with measurements made up for known networks."""
+"""The wiring that is inferred from measurements, with simulated measurements of known networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacos.runtime.measure.wiring import Pair, Spread, Together, find_wiring
 
 
 class Known:
-    """A network whose messages take the fewest hops and share links fairly; 5 % of noise."""
+    """A known network: messages take the fewest hops and share links fairly, with 5 % of noise."""
 
     def __init__(self, network, seed=0):
         self.network, self.size = network, network.npus
@@ -108,7 +108,7 @@ DIRECT = [
 
 @given(spec=st.sampled_from(DIRECT), seed=st.integers(0, 1000))
 def test_direct_networks_are_found_link_by_link(spec, seed):
-    """Also where other ranks relay."""
+    """Pairs whose messages other ranks relay are not taken for links."""
     network = tp.parse(spec)
     wiring = found(network, seed)
     measured = wiring.topology()
@@ -147,7 +147,7 @@ def test_ports_of_a_switch_are_found(ranks, seed):
 
 
 def two_boxes(between):
-    """Two ranks at each of two switches, and a link between these."""
+    """Two ranks at each of two switches, and a link between the switches."""
     rows = []
     for npu in range(4):
         rows += [(npu, 4 + npu // 2, 10e9, 1e-6), (4 + npu // 2, npu, 10e9, 1e-6)]
@@ -157,7 +157,7 @@ def two_boxes(between):
 
 @given(seed=st.integers(0, 1000))
 def test_a_trunk_between_boxes_is_found(seed):
-    """Ranks of different boxes share it, though their messages have no end in common."""
+    """Messages between the boxes share the trunk even if they have no rank in common."""
     wiring = found(two_boxes(2.5e9), seed)
     trunks = [switch for switch in wiring.switches if switch.trunk_Bps is not None]
     assert len(trunks) == 2  # one each way
@@ -186,7 +186,7 @@ def boxes(count, ranks, nic):
 @settings(max_examples=25)
 @given(shape=st.sampled_from([(3, 2), (4, 2), (3, 3), (2, 4)]), seed=st.integers(0, 1000))
 def test_the_nics_of_boxes_are_found(shape, seed):
-    """Each is shared by the ranks of its box only; two boxes have a wire between them."""
+    """Only the ranks of a box share its NIC; the NICs of two boxes are one trunk between them."""
     count, ranks = shape
     network = boxes(count, ranks, 2.5e9)
     wiring = found(network, seed)
@@ -220,7 +220,7 @@ def test_what_was_measured_is_plain_json():
 @settings(max_examples=5)
 @given(seed=st.integers(0, 1000), racks=st.integers(2, 4), hosts=st.integers(2, 4))
 def test_racks_are_found_whatever_the_order(seed, racks, hosts):
-    """Hosts in racks whose uplinks carry what one host does."""
+    """Hosts in racks whose uplinks are as fast as one host."""
     n = racks * hosts
     if n < 6:
         return

@@ -16,7 +16,7 @@ PIPELINE = tacos.collective.broadcast(LINE, "6MB")
 
 
 def search(engine="nccl", collective=PIPELINE, to_beat=None, total=None):
-    """A chunk search that has a time to beat and an amount of work, where they are given."""
+    """Return a chunk search, with a time to beat and a budget of work if they are given."""
     question = Question(
         LINE, collective, seed=0, effort=Effort.of("normal"), watch=Watch(None, None)
     )

@@ -1,4 +1,4 @@
-"""Comparisons: who wins, on how many threads, what does not apply, and what people see of it."""
+"""Comparisons: winners, executors, engines that do not apply, verdicts and pictures."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_what_progress_raises_stops_all_threads():
 
 
 def test_a_program_is_put_on_the_network_at_each_size():
-    """The ring's program, made for 1 MB on a faster network, takes here what the ring takes."""
+    """The ring's program, made for 1 MB on a faster network, takes as long here as the ring."""
     fast = tacos.topology.ring(4)
     goal, *wanted = (co.all_gather(RING, size, chunks=1) for size in ("1MB", "4KB", "4MB"))
     program = tacos.lower(tacos.synthesize(fast, goal, engine="ring"))
@@ -311,7 +311,7 @@ def test_wrong_calls_are_named(collectives, options, message):
         tacos.compare(RING, collectives, **options)
 
 
-# For people.
+# Verdicts and pictures.
 
 
 def test_the_verdict_names_the_winner_and_its_lead():

@@ -1,4 +1,4 @@
-"""SCCL's question, where the answer is known: from its paper, or by counting."""
+"""Pareto fronts, as SCCL defines them, that are known from its paper or by counting."""
 
 from __future__ import annotations
 

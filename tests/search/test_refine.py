@@ -1,4 +1,4 @@
-"""Local search over schedules: never longer, always right."""
+"""Local search over schedules: never slower, always correct."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_another_route_is_taken(kind):
 
 
 def test_gaps_are_used():
-    """Node 0 sends two chunks to 1 and then two to 2, whose relay of them to 3 is what lasts.
+    """Node 0 sends two chunks to 1 and then two to 2, which relays them to 3 at the end.
 
     Each takes 1 us. In the given order chunks for 3 reach 2 after 3 and 4 us and 3 after 4 and 5 us; with
     those first, they are there after 2 and 3 us, and the others reach 1 after 3 and 4 us.
@@ -186,7 +186,7 @@ def executed(schedule, target=None):
     ],
 )
 def test_the_rule_of_the_target_decides(network, kind, engine):
-    """By its own time each of these becomes shorter, and its program slower than it was before."""
+    """By its own time each of these schedules becomes shorter, but its program becomes slower."""
     topology = tacos.topology.parse(network)
     collective = tacos.collective.named(kind, topology, "8MB", chunks=4)
     before = tacos.synthesize(topology, collective, engine=engine)

@@ -56,7 +56,7 @@ def test_auto_stops_at_the_bound():
 
 
 def test_auto_leaves_out_what_its_effort_does_not_allow():
-    """To grow trees on 64 NPUs that are not alike takes more than a second."""
+    """Growing trees on 64 NPUs that are not alike takes more than a second."""
     topology = tacos.topology.parse("dgx-2:4")
     collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
     fast = tacos.synthesize(topology, collective, effort="fast")
@@ -400,7 +400,7 @@ def test_the_command_reports_a_rejected_schedule_and_succeeds(monkeypatch, capsy
 
 @pytest.mark.parametrize("engine", ["ring", "greedy", "forest", "symmetric", "double-binary-tree"])
 def test_the_printed_number_of_chunks_can_be_given_back(engine, capsys):
-    """`chunks` counts chunks per part, in what is printed as in what is asked for."""
+    """`chunks` counts chunks per part, in the output and in the option."""
     call = ["synth", "torus:4x2", "all-reduce", "8MB", "--engine", engine, "--json"]
     assert main(call) == 0
     searched = json.loads(capsys.readouterr().out)

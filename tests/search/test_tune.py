@@ -89,7 +89,7 @@ def test_a_plan_directory_serves_every_size(table, tmp_path):
 
 
 def test_each_range_has_its_own_size():
-    """Where chunks cut a size unevenly, a size near it that they cut evenly may be another range's."""
+    """If chunks cut a size unevenly, the nearest size that they cut evenly may be in another range."""
     table = tacos.tune(RING, "reduce_scatter", "1001B:1001B", effort="fast")
     for one in table.ranges:
         assert one.min_bytes <= one.schedule.collective.size_bytes <= one.max_bytes

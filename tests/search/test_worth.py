@@ -1,4 +1,4 @@
-"""Work that ``auto`` does not do: runs of schedules that have lost, and chunk counts on the way to those that count."""
+"""Work that ``auto`` skips: the execution of schedules that have lost, and chunk counts that do not fill the trees."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_auto_asks_trees_again_that_were_slow_with_one_chunk():
 
 
 def test_auto_refines_what_gains_most():
-    """Of the trees' schedule, which is slower at first, refining makes the faster one."""
+    """The trees' schedule is slower at first, but faster once refined."""
     box = tp.mi250(1)
     collective = tacos.collective.all_gather(box, "1100KB", chunks=16)
     trees, greedy = (

@@ -1,4 +1,4 @@
-"""Runs that go as the schedule says: the event loop finds the same, and what goes otherwise is left to it."""
+"""Runs that follow the schedule need no events and find the event loop's times; others are left to the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORUS = tp.torus(4, 4, link_model="blocking")
 
 
 def seen(schedule):
-    """What is seen without a run, or None."""
+    """Return what is found without a run, or None."""
     return _core.simulate_as_scheduled(schedule, _lane_routes(schedule, None))
 
 
@@ -54,7 +54,7 @@ def test_synthesized_schedules_need_no_memory(engine):
 
 
 def test_a_transfer_that_could_start_earlier_does_so_in_a_run():
-    schedule = relay(3 * US)  # it is there after 2 us
+    schedule = relay(3 * US)  # the chunk arrives after 2 us
     assert seen(schedule) is None
     assert tacos.simulate(schedule, record=False).time_ps == 4 * US
 

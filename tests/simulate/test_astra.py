@@ -35,7 +35,7 @@ BLOCKS = {"ring": tp.ring, "clique": tp.fully_connected, "switch": tp.switch}
 
 
 def in_picoseconds(nodes):
-    """Recorded nodes, which have durations in microseconds as Chakra's."""
+    """Convert recorded nodes, whose durations are in microseconds, as in Chakra."""
     named = {**nodes}
     if "duration_us" in named:
         named["duration_ps"] = [us * 1_000_000 for us in named.pop("duration_us")]
@@ -184,7 +184,7 @@ def test_shipped_examples():
 
 
 def custom_ring_all_reduce(n, size, sum_us):
-    """Each rank, 2(n-1) times: send to the next, receive from the last, in the first half sum."""
+    """Each rank, 2(n-1) times: send to the next, receive from the one before; in the first half, sum."""
     rows: dict[str, list[int]] = {"rank": [], "kind": [], "peer": [], "tag": [], "duration_ps": []}
     begin, dep = [0], []
 
@@ -262,7 +262,7 @@ def test_hash_order_of_many():
 
 @st.composite
 def workloads(draw, npus):
-    """Messages with unique tags in one global order, so that dependencies on the past end."""
+    """Messages with unique tags in one global order, so that dependencies have no cycle."""
     nodes = []  # rank, kind, peer, bytes, tag, duration_ps
     for tag in range(draw(st.integers(1, 25))):
         src, dst = draw(st.permutations(range(npus)))[:2]
@@ -293,7 +293,7 @@ TOPOLOGIES = [
 
 @given(st.data())
 def test_links_serve_first_come_first_served(data):
-    """Every message goes whole over its route; a link carries one at a time, in order of coming."""
+    """Every message goes whole over its route; a link carries one at a time, in order of arrival."""
     topology = data.draw(st.sampled_from(TOPOLOGIES))
     workload = data.draw(workloads(topology.npus))
     result = run(workload, topology, aware=True, as_custom=data.draw(st.booleans()))
@@ -325,7 +325,7 @@ def test_links_serve_first_come_first_served(data):
 
 @given(st.data())
 def test_ranks_finish_with_their_last_node(data):
-    """Unaware and alone, so times follow from the graph: computed here by walking it."""
+    """Without congestion, times follow from the graph; they are computed here by walking it."""
     topology = data.draw(st.sampled_from([TOPOLOGIES[0], TOPOLOGIES[2]]))
     workload = data.draw(workloads(topology.npus))
     result = run(workload, topology, aware=False)

@@ -90,7 +90,7 @@ def test_roofline_takes_the_slower_of_operations_and_bytes():
 
 
 def test_without_a_roofline_durations_count_in_whole_nanoseconds():
-    """5,999 ps are 5 ns, none is 1 ns; a computation on the CPU leaves the NPU free, and is not its work."""
+    """5,999 ps are 5 ns, 0 ps are 1 ns; computing on the CPU leaves the NPU free, and is not its work."""
     workload = from_nodes(
         2, rank=[0, 0, 0, 1], kind=COMP, flops=10**9, bytes=8, on_cpu=[0, 0, 1, 0],
         duration_ps=[5999, 0, 7000, 0],
@@ -109,7 +109,7 @@ def test_a_computation_without_bytes_wakes_its_children_at_the_next_event():
     result = simulated(workload)
     assert result.node_begin_ns.tolist() == [0, 0, 2000, 0]
     assert result.npu_finish_ns.tolist() == [4000, 2000]
-    # A rank with nothing else to do is over at once.
+    # A rank with nothing else to do ends at once.
     empty = from_nodes(2, rank=[0, 1], kind=COMP, flops=10**6, bytes=[0, 1])
     assert simulated(empty).npu_finish_ns.tolist() == [0, 1000]
 

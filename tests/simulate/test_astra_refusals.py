@@ -138,7 +138,7 @@ def test_progress_may_stop_a_run():
     ],
 )
 def test_simulate_takes_the_profiles_by_name(spec, profile, time_ns):
-    """A ring all-gather of 1 MiB shards, from our own schedule; see ASTRA-sim's runs above."""
+    """A ring all-gather of 1 MiB shards, from our own schedule; `test_astra` has ASTRA-sim's runs."""
     topology = tacos.topology.parse(f"{spec}@50GiB/s,500ns")
     size = topology.npus * 2**20
     collective = tacos.collective.all_gather(topology, size, chunks=1)
@@ -166,7 +166,7 @@ def test_profiles_want_a_topology_and_nothing_that_disturbs():
 
 
 def test_a_trace_of_whatever_has_nodes(tmp_path):
-    """A workload, its files, the program and the schedule that it came from: one time."""
+    """A workload, its files, and the program and schedule that it came from take the same time."""
     ring = tacos.topology.ring(4, **SPEED)
     schedule = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4KB", chunks=1))
     tacos.workload.save(from_schedule(schedule), tmp_path / "w")

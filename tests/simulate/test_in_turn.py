@@ -1,4 +1,4 @@
-"""Runs followed in one sweep: the event loop finds the same, and what goes otherwise is left to it."""
+"""Runs computed in one sweep find the event loop's times; others are left to the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMINGS = ["first-come", "order", "schedule"]
 
 
 def run(schedule, in_turn, timing="first-come", faults=(), stragglers=(), **options):
-    """What each NPU and link does in one sweep or in the event loop, or None if it refuses."""
+    """Return finish times and busy times from one sweep or the event loop; None if it refuses."""
     settled = {"congestion": True, "record": False, "jitter_ps": 0, "seed": 0} | options
     disturbed = disturbances(schedule.topology, faults, stragglers)
     try:
@@ -41,7 +41,7 @@ def run(schedule, in_turn, timing="first-come", faults=(), stragglers=(), **opti
 
 
 def runnable(schedule, data):
-    """Yield a schedule, and a changed one if it is still right."""
+    """Yield a schedule, and a changed one if it is still correct."""
     yield schedule
     changed = mutate(data.draw, schedule)
     if tacos.verify(changed, allow_unneeded=True).ok:
@@ -90,7 +90,7 @@ def test_a_record_is_the_same_however_a_run_is_followed(order, timing, congestio
 
 
 def record(schedule, in_turn, timing, congestion, jitter):
-    """What a run says of itself, or why it cannot be."""
+    """Return the record of a run, or its error."""
     try:
         found = _core.simulate(
             schedule,
@@ -138,7 +138,7 @@ def test_runs_in_order_take_one_sweep_whatever_disturbs_them(topology, kind, eng
 
 
 def test_what_is_ready_first_is_left_to_the_event_loop():
-    """NPU 1 has chunk 1 from the start but sends chunk 0 first; a run that serves first come, first served sends chunk 1 first."""
+    """NPU 1 has chunk 1 from the start but sends chunk 0 first; first come, first served, chunk 1 would go first."""
     topology = line()
     collective = co.custom(topology, [1000, 1000], before=[[0], [1]], after=[[1, 2], [2]])
     table = routes(topology, pairs=([0, 1], [1, 2]))

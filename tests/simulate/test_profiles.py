@@ -117,7 +117,7 @@ def test_a_program_of_several_collectives_keeps_their_sizes(tmp_path):
 
 
 def sim(capsys, *words):
-    """What the command says about a run."""
+    """Return the command's figures of a run."""
     assert main(["sim", *map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -125,8 +125,8 @@ def sim(capsys, *words):
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce", "all_to_all"])
 @pytest.mark.parametrize("spec", ["mesh:3x3", "ring:5", "switch:4", "torus:2x3"])
 def test_the_command_times_what_convert_writes(spec, kind, tmp_path, capsys, monkeypatch):
-    """Schedules, traces, MSCCL and MSCCL++ programs: as convert makes traces of them, on the network
-    that it writes beside them."""
+    """Schedules, traces, MSCCL and MSCCL++ programs take as long as the traces that convert makes of
+    them, on the network that it writes with them."""
     monkeypatch.chdir(tmp_path)
     network = tp.parse(f"{spec}@50GiB/s,500ns")
     root = {"root": 2} if kind == "reduce" else {}
@@ -198,7 +198,7 @@ def test_the_command_says_what_it_assumes_of_traces_and_programs(tmp_path, capsy
 
 
 def test_own_traces_may_be_run_with_another_size(tmp_path, capsys):
-    """4 MiB take 3 hops of 20031 ns, 8 MiB 3 of 39562 ns; the traces of others have only their own."""
+    """4 MiB take 3 hops of 20031 ns, 8 MiB 3 of 39562 ns; traces of other tools have a fixed size."""
     network = tp.ring(4, bidirectional=False, **SPEED)
     schedule = tacos.synthesize(network, co.all_gather(network, "4MiB", chunks=1), engine="ring")
     tacos.save(schedule, tmp_path / "x.et")

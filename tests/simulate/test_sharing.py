@@ -27,7 +27,7 @@ from tests.support.strategies import orders, quick_topologies
 
 
 def sent(topology, sizes):
-    """Messages (src, dst, bytes) that all may start at once, and their arrivals by hand."""
+    """Return a schedule of messages (src, dst, bytes) that may all start at once."""
     collective = co.send_recv(topology, sizes, chunks=1)
     ends = [(src, dst) for src, dst, _ in sizes]
     table = routes(topology, pairs=tuple(zip(*ends, strict=True)))
@@ -35,7 +35,7 @@ def sent(topology, sizes):
 
 
 def walking(topology, ways, sizes):
-    """Chunks that each go from NPU to NPU along a way of their own."""
+    """Return a schedule of chunks that go from NPU to NPU, each in its own order of NPUs."""
     hops = [(c, k, *pair) for c, way in enumerate(ways) for k, pair in enumerate(pairwise(way))]
     table = routes(topology, pairs=([a for *_, a, _ in hops], [b for *_, b in hops]))
     collective = co.custom(topology.npus, sizes, [w[:1] for w in ways], [w[-1:] for w in ways])
@@ -248,7 +248,7 @@ def test_many_messages_at_once_are_what_exact_fractions_say(data, npus):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crowd_is_what_exact_fractions_say(seed):
-    """More links than a repair of rates takes on at once: all are filled anew first, then repaired."""
+    """More links than one repair of rates handles: all are filled first, then repaired."""
     draw = Random(seed)
     topology = tp.switch(40, bandwidth="123456789B/s")
     rows = [(*draw.sample(range(40), 2), draw.randrange(1, 5000)) for _ in range(90)]

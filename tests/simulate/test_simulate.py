@@ -92,7 +92,7 @@ def test_without_congestion_links_are_never_busy():
 
 
 def relay_and_own():
-    """NPU 1 relays chunk 0 at 2 us, when it has come, and sends its own chunk 1 only after it."""
+    """NPU 1 relays chunk 0 at 2 us, when it has arrived, and sends its own chunk 1 only after it."""
     topology = tp.mesh(3, **SPEED)
     return tacos.Schedule(
         collective=co.custom(topology, [1000, 1000], [[0], [1]], [[2], [2]]),
@@ -112,7 +112,7 @@ def relay_and_own():
     [
         ("schedule", "0us", [0, 2, 3]),
         ("order", "0us", [0, 2, 3]),
-        ("order", "5us", [5, 7, 8]),  # what waits for data holds up what is behind it
+        ("order", "5us", [5, 7, 8]),  # a transfer that waits for data holds up the next
         ("first-come", "0us", [0, 2, 0]),  # chunk 1 is ready at once
         ("first-come", "5us", [5, 7, 0]),
     ],
@@ -136,7 +136,7 @@ def test_the_former_name_of_a_rule_still_works():
 
 
 def test_a_sum_that_comes_early_waits_beside_its_place():
-    """NPU 1 sends its acc to 2 at 0, and 0's sum reaches NPU 1 at 2 us, says the schedule.
+    """In the schedule, NPU 1 sends its acc to 2 at 0, and 0's sum reaches NPU 1 at 2 us.
 
     If NPU 1 is 5 us late, the sum must not disturb what it still has to send: it is added at 5.
     """
@@ -164,7 +164,7 @@ def test_reducing_takes_its_time_and_longer_on_a_slow_npu():
 
 
 def test_a_link_that_goes_down_pauses_what_is_on_it():
-    """Half of 1000 B is through after 0.5 us; then 10 us nothing, and the rest until 11."""
+    """Half of 1000 B is sent after 0.5 us; then nothing for 10 us, and the rest until 11."""
     schedule = messages(tp.mesh(2, **SPEED), [(0, 1), (0, 1)])
     trace = simulate(schedule, faults=[Fault(link=0, begin="0.5us", end="10.5us")])
     assert trace.end_ps.tolist() == [11 * US, 12 * US]

@@ -307,7 +307,7 @@ def test_lowered_programs_are_what_the_slow_loop_says(data, both, timing):
     links = program_routes(schedule, program) if data.draw(st.booleans()) else None
     order = program_order(schedule, program) if data.draw(st.booleans()) else None
     if timing == "order" and links is None and order is not None:
-        order = None  # over other routes the schedule's order may wait in a circle
+        order = None  # over other routes the schedule's order may deadlock
     limit = data.draw(st.sampled_from([None, 1, 2])) if timing == "shared" else None
     agrees(program, schedule.topology, timing=timing, links=links, order=order, connections=limit)
 
@@ -315,7 +315,7 @@ def test_lowered_programs_are_what_the_slow_loop_says(data, both, timing):
 @given(st.data(), st.sampled_from([tp.torus(3, 3), tp.mesh(2, 3), tp.ring(5), tp.hypercube(3)]))
 @settings(max_examples=40)
 def test_programs_in_their_schedule_s_order_are_not_late(data, topology):
-    """Single links that serve in the order of the schedule's starts lose nothing to it."""
+    """Single links that serve in the order of the schedule's starts lose no time."""
     kind = data.draw(st.sampled_from(["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]))
     collective = co.named(kind, topology, 7200, chunks=data.draw(st.integers(1, 3)))
     engine = data.draw(st.sampled_from(["greedy", "ring"]))
@@ -393,7 +393,7 @@ def test_a_deadlock_names_a_step():
 
 
 def test_an_order_that_waits_in_a_circle_names_a_step():
-    """0's second message shall go first, but its thread sends the other one before."""
+    """The order has 0's second message first, but its thread sends the other one before it."""
     collective = co.send_recv(2, [(0, 1, 1000), (0, 1, 1000)], chunks=1)
     program = made(collective, [
         (0, 1, -1, [("send", INPUT, 0), ("send", INPUT, 1)]),

@@ -23,7 +23,7 @@ US = 1_000_000
 
 
 def columns(**changes):
-    """NPU 0 sends to 1 from 0 to 4 us and from 6 to 8; there at 5 and 9 us; and once back."""
+    """NPU 0 sends to 1 from 0 to 4 and from 6 to 8 us, arriving at 5 and 10 us; and 1 once to 0."""
     return {
         "link": [0, 1, 0],
         "begin_ps": [0, 5 * US, 6 * US],

@@ -1,8 +1,8 @@
-"""A process that attacks a job, as another user where the test may start one: it knows what any user can see.
+"""A process that attacks a job with what any user can see, as another user where the test may start one.
 
-Run as a script with a user id and TCP ports as arguments. It becomes that user and opens silent, half-open and wrong connections to these ports and to every Unix socket
-of TACOS that the kernel lists, prints how many of each it has, and keeps them open until its standard input ends. It imports nothing of
-the package.
+Run as a script with a user id and TCP ports as arguments. It becomes that user and opens silent, half-open and wrong
+connections to these ports and to every Unix socket of TACOS that the kernel lists. It prints how many it has, and how
+many were greeted at each place, and keeps them open until its standard input ends. It imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def opened(place: str | int) -> socket.socket | None:
     family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
     try:
         connection = socket.socket(family, socket.SOCK_STREAM)
-    except OSError:  # other jobs on this machine have sockets, too: too many for one process
+    except OSError:  # with the sockets of other jobs, too many for one process
         return None
     connection.settimeout(5.0)
     try:
@@ -37,7 +37,7 @@ def opened(place: str | int) -> socket.socket | None:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """The challenge, or nothing where the rank has closed the connection."""
+    """Return the challenge, or nothing if the rank has closed the connection."""
     try:
         return connection.recv(20)
     except OSError:

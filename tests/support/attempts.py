@@ -1,8 +1,8 @@
-"""Another attempt for tests that depend on how the machine schedules processes; only continuous integration allows one.
+"""Repeat failed tests that depend on how the machine schedules processes; only continuous integration asks for it.
 
-Most tests compute: they fail or pass. Those under ``LIVE`` start processes, lose packets and kill ranks, and among
-thousands of them on a shared machine one may meet a stall that nobody thought of. With ``TACOS_ATTEMPTS=2`` such a test
-runs once more if it fails. The run then ends with what went wrong the first time, so that somebody looks for the cause.
+Most tests only compute, and always pass or always fail. Those under ``LIVE`` start processes, lose packets and kill
+ranks, and among thousands of them on a shared machine one may meet an unforeseen stall. With ``TACOS_ATTEMPTS=2`` such
+a test runs once more if it fails. The run then ends with the first error, so that its cause can be found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LIVE = (
     "tests/runtime/", "tests/test_examples.py", "tests/test_workers.py", "tests/view/",
 )  # fmt: skip
 FAILED_BEFORE = "failed before"
-"""The property of a report with what went wrong at earlier attempts."""
+"""The property of a report that holds the errors of earlier attempts."""
 
 
 def attempts() -> int:
@@ -36,7 +36,7 @@ def pytest_runtest_protocol(item, nextitem):
             break
         item.user_properties.append((FAILED_BEFORE, failed[0].longreprtext))
         if hasattr(item, "_initrequest"):
-            item._initrequest()  # fixtures anew; items of pages have none
+            item._initrequest()  # new fixtures; items of pages have none
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -1,4 +1,4 @@
-"""An own writer and reader of Chakra's wire format, as slow and plain as can be, and a schedule to write."""
+"""A separate, slow and simple writer and reader of Chakra's wire format, and a schedule to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values are added up, as trees of Python tuples: the slow truth about identical bits.
+"""A reference for identical bits: how values are added up, as trees of Python tuples.
 
 An expression is an NPU's number (its input), or a sorted tuple of the operands of a sum. Addition commutes, so
 two values have the same bits if their expressions are equal.
@@ -16,7 +16,7 @@ from tests.support.oracle import READ_ACC, REDUCE, transfers_of
 
 
 def scheduled(goal, rows):
-    """A schedule of all chunks, each by the same rows (src, dst, op, reads), one after the other."""
+    """Schedule all chunks by the same rows (src, dst, op, reads), one after the other."""
     network = tp.fully_connected(goal.npus, bandwidth="1GB/s", latency="1us")
     ends = list(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
     table = routes(network, links=[[ends.index((src, dst))] for src, dst, *_ in rows])
@@ -33,7 +33,7 @@ def scheduled(goal, rows):
 
 
 def two_orders(npus):
-    """Rows of a right sum: the last two NPUs add the others to their own sum, the others add up all at once."""
+    """Rows of a correct sum: the last two NPUs add the others to their own sum, the others add up all at once."""
     one, two, others = npus - 1, npus - 2, range(npus - 2)
     return [
         (two, one, REDUCE, READ_INPUT),
@@ -51,7 +51,7 @@ def total(operands):
 def of_schedule(schedule):
     """The expressions that the outputs of each chunk end with: ``[chunk][npu]``, of a packed schedule.
 
-    What an NPU adds between two reads of its sum is one sum of many operands.
+    The values that an NPU adds between two reads of its sum form one sum of many operands.
     """
     chunks: dict[int, list[Any]] = defaultdict(list)
     for i, transfer in enumerate(transfers_of(schedule)):

@@ -1,11 +1,11 @@
 """A stand-in for NCCL between threads of one process, and the carrier ``nccl`` on it.
 
-It has what the carrier uses of ``ProcessGroupNCCL``, with the rules of NCCL's groups: messages have no tags, those
-of two ranks pair in the order in which they were asked for, both ends must have the same size, and nothing is
+It has the part of ``ProcessGroupNCCL`` that the carrier uses, with the rules of NCCL's groups: messages have no tags,
+those between two ranks pair in the order in which they were posted, both ends must have the same size, and nothing is
 buffered. So a batch is complete when all its messages have met their other ends, and ranks whose batches do not
-fit wait until the time is over, where NCCL would wait for ever.
+match time out, where NCCL would wait forever.
 
-What plays the memory of a GPU is the host's memory.
+The host's memory stands in for a GPU's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Message:
 
 
 class Switchboard:
-    """Where the sends and the receives of all ranks meet."""
+    """Matches the sends and the receives of all ranks."""
 
     def __init__(self, timeout: float = 20.0) -> None:
         self.timeout = timeout
@@ -46,7 +46,7 @@ class Switchboard:
         self._receives: Any = defaultdict(deque)
 
     def post(self, src: int, dst: int, message: _Message, *, sends: bool) -> None:
-        """Take on one end; moves the data when the other end is there."""
+        """Post one end; move the data if the other end is there."""
         with self.changed:
             (self._sends if sends else self._receives)[src, dst].append(message)
             if self._sends[src, dst] and self._receives[src, dst]:
@@ -127,7 +127,7 @@ class FakeNccl:
 
 
 class FakeCarrier(Nccl):
-    """The carrier with memory of the host, and streams whose work is done unless `hold` is set."""
+    """The carrier on the host's memory, with streams whose work is done unless `hold` is set."""
 
     def __init__(self, meeting: Any, backend: FakeNccl) -> None:
         super().__init__(meeting, backend)
@@ -148,7 +148,7 @@ _NUMBERS = itertools.count()
 
 
 def open_carrier(meeting: Any) -> FakeCarrier:
-    """The ranks of one meeting get one switchboard."""
+    """Let the ranks of one meeting share a switchboard."""
     mine = f"{next(_NUMBERS)}"
     name = meeting.exchange("fake NCCL", mine.encode())[0].decode()
     board = _BOARDS.setdefault(name, Switchboard(timeout=min(meeting.timeout, 20.0)))

@@ -140,7 +140,7 @@ class Network:
         self.posted(host, packets)
 
     def posted(self, host: Host, packets: list[bytes]) -> None:
-        """Send a worker's packets, and begin the next operation where one has ended."""
+        """Send a worker's packets, and begin the next operation if one has ended."""
         for packet in packets:
             self.send(host.address, host.parent, packet)
         if host.machine.state == "idle" and host.done < host.machine.operation:
@@ -149,7 +149,7 @@ class Network:
                 self.start(host)
 
     def step(self) -> bool:
-        """Let the next thing happen; False when nothing is left to do."""
+        """Process the next event; return False if nothing is left to do."""
         due = min((host.machine.deadline_us for host in self.hosts.values()), default=float("inf"))
         if self.events and self.events[0][0] <= due:
             self.now, _, source, target, packet = heapq.heappop(self.events)
@@ -171,7 +171,7 @@ class Network:
         return True
 
     def run(self, limit: int = 2_000_000) -> None:
-        """Until all operations have ended or failed."""
+        """Run until all operations have ended or failed."""
         for _ in range(limit):
             busy = any(
                 host.done < len(host.inputs) and not host.machine.failure

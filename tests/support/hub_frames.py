@@ -19,7 +19,7 @@ def frame(kind, payload=b"", *, flags=0, wire=0, chunk=0, tag=0, step=0, rate=0.
 
 
 def frames(data):
-    """What a service has sent: (kind, flags, chunk, tag, step, payload) of each whole frame, and the rest."""
+    """Split what a service sent: (kind, flags, chunk, tag, step, payload) of each whole frame, and the rest."""
     found = []
     while len(data) >= HEADER.size:
         _, kind, flags, _, size, chunk, tag, step, _ = HEADER.unpack_from(data)
@@ -59,7 +59,7 @@ class Speaker:
         )
 
     def answers(self, most=1 << 40):
-        """All frames that have come, of all cores."""
+        """Return all frames that have arrived, from all cores."""
         found = []
         for core, connection in enumerate(self.connections):
             data = self.unread[core] + self.machine.take(core, connection, most)

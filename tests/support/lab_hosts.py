@@ -1,8 +1,8 @@
 """Hosts of a lab on which unmodified launchers start processes, as they would over ssh.
 
-Every NPU of the lab is a host. The launcher's command runs on host npu0, and the script ``ssh`` in a shared folder takes the
-place of ssh: it hands a command and its own output to the host that it names, and ends with the command's exit code.
-The network namespaces of the hosts do not matter to it, since it speaks over sockets in the file system.
+Every NPU of the lab is a host. The launcher's command runs on host npu0, and the script ``ssh`` in a shared directory
+replaces ssh: it passes a command and its own output streams to the named host, and ends with the command's exit code.
+It uses sockets in the file system, so that the network namespaces of the hosts do not matter.
 
     with Lab(topology) as lab, tempfile.TemporaryDirectory() as folder:
         run = launch(lab, folder, mpirun(folder) + ["--hostfile", "hosts", "hostname"])
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from tacos.runtime.lab import Lab, LabRun
 
 _START_S = 30.0
-"""How long a host may take to be there."""
+"""Seconds that a host may take to start."""
 
 
 def launch(
     lab: Lab, folder: str, command: Sequence[str], *, time_limit: float, hosts: int | None = None
 ) -> LabRun:
-    """Run a launcher's command on host npu0, with `ssh` in the folder leading to all hosts."""
+    """Run a launcher's command on host npu0, which reaches all hosts through `ssh` in the directory."""
     script = Path(folder, "ssh")
     agent = shlex.join([sys.executable, __file__, "ssh", folder])
     script.write_text(f'#!/bin/sh\nexec {agent} "$@"\n')
@@ -45,9 +45,9 @@ def launch(
 
 
 def mpirun(folder: str) -> list[str]:
-    """Open MPI's mpirun with what a lab needs: its agent, control over the bridge, and data over the links.
+    """Open MPI's mpirun with the options of a lab: its agent, control over the bridge, and data over the links.
 
-    Ranks yield the processor while they wait: here many of them share a few.
+    Ranks yield the processor while they wait, because many of them share a few.
     """
     settings = {
         "btl": "tcp,self",

@@ -1,4 +1,4 @@
-"""What tests read off a topology: its links as lists, and as a graph of networkx."""
+"""The links of a topology as lists, and as a graph of networkx."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A carrier between threads of one process, as an example: messages in memory, in no order.
+"""A carrier between threads of one process, as an example: messages in memory, in random order.
 
-It is all that a carrier needs: a class with ``prepare``, an object with ``run``, and ``open_carrier``.
+This is all that a carrier needs: a class with ``prepare``, an object with ``run``, and ``open_carrier``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBERS = itertools.count()
 
 
 class _Room:
-    """What the ranks of one meeting share: for each rank, the messages that have come to it."""
+    """The memory that the ranks of one meeting share: the messages that have arrived for each rank."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -36,7 +36,7 @@ class _Room:
 
 
 class Memory(Carrier):
-    """One rank's way into the room."""
+    """One rank's access to the room."""
 
     def __init__(self, room: _Room, rank: int, timeout: float) -> None:
         self.room, self.rank, self.timeout = room, rank, timeout
@@ -56,7 +56,7 @@ class _Prepared:
         share.start(*call)
         self._carrier.calls += 1
         number = self._carrier.calls
-        wanted: dict[tuple[int, int, int], int] = {}  # the step that takes each message in
+        wanted: dict[tuple[int, int, int], int] = {}  # the step that receives each message
         while True:
             columns = zip(*(column.tolist() for column in share.ready()), strict=True)
             for receives, step, peer, _, message, _ in columns:
@@ -79,7 +79,7 @@ class _Prepared:
         share.finish()
 
     def _next(self, wanted: dict[tuple[int, int, int], int]) -> tuple[tuple[int, int, int], Any]:
-        """Any message that a step waits for."""
+        """Return any message that a step waits for."""
         room, mail = self._carrier.room, self._carrier.room.mail[self._carrier.rank]
         end = time.monotonic() + self._carrier.timeout
         with room.changed:
@@ -96,7 +96,7 @@ def _view(address: int, size: int) -> Any:
 
 
 def open_carrier(meeting: Meeting) -> Memory:
-    """The ranks of one meeting get one room."""
+    """Let the ranks of one meeting share a room."""
     mine = str(next(_NUMBERS))
     name = meeting.exchange("room", mine.encode())[0].decode()
     return Memory(_ROOMS.setdefault(name, _Room()), meeting.rank, meeting.timeout)

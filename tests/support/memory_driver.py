@@ -23,7 +23,7 @@ class Machine:
         self.executions = [RankExecutor(program, rank) for rank in range(program.ranks)]
 
     def run(self, sources, targets, count, op, random):
-        """One call; raises AssertionError if the ranks stop before the end."""
+        """Run one call; raise AssertionError if the ranks stop before the end."""
         dtype = targets[0].dtype.name
         sends: deque[Any] = deque()
         receives: dict[Any, Any] = {}

@@ -26,16 +26,16 @@ def away(index, size=1, buffer=0):
 
 
 def two_gpus(ops_of, *, inplace=True, scratch=0, buffers="i", semaphores=(), switch="", **fields):
-    """A plan in which GPU r has the threadblocks ``ops_of(r)``, all with one channel to the other.
+    """A plan in which GPU r has threadblocks ``ops_of(r)``, all with one channel to the other GPU.
 
     Args:
         ops_of: Operations by threadblock.
         inplace: Whether input and output are the same memory.
-        scratch: Chunks of each GPU.
-        buffers: The letters of the other's buffers, which operations name by their place here.
-        semaphores: First values.
+        scratch: Scratch chunks of each GPU.
+        buffers: Letters of the other GPU's buffers, which operations name by their position here.
+        semaphores: Initial values.
         switch: The letter of the buffers behind a switch channel, if there is one.
-        fields: Of the plan.
+        fields: Further fields of the plan.
     """
     channels: list[dict[str, Any]] = [{"channel_type": "memory", "connected_to": None}]
     in_block = [{"channel_type": "memory", "channel_ids": [0]}]
@@ -76,7 +76,7 @@ def two_gpus(ops_of, *, inplace=True, scratch=0, buffers="i", semaphores=(), swi
             }
         )
     plan = {"name": "two", "collective": "allreduce", "protocol": "Simple", "inplace": inplace}
-    return json.loads(json.dumps(plan | {"gpus": gpus} | fields))  # no two parts are one object
+    return json.loads(json.dumps(plan | {"gpus": gpus} | fields))  # parts share no object
 
 
 def saved(plan, tmp_path):

@@ -1,4 +1,4 @@
-"""Schedules for the .tacos file, and the file taken apart and put together by its description.
+"""Schedules for .tacos files, and a separate reader and writer of such files.
 
 `taken_apart` and `sealed` follow docs/guide/file-format.md, not the module.
 """
@@ -143,7 +143,7 @@ def written(schedule, path):
 
 
 def refused(path, data):
-    """Read bytes that must be refused; the sentence without the file's name."""
+    """Read bytes that must be refused; return the message without the file's name."""
     path.write_bytes(data)
     with pytest.raises(FormatError) as error:
         native.read(path)

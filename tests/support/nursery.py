@@ -1,7 +1,7 @@
-"""Processes that have imported a module already: importing takes far longer than what most ranks do.
+"""Processes that have already imported a module: the import takes far longer than the work of most ranks.
 
-``Nursery("tests.support.rank_jobs")`` is a process that has imported it; ``fork(call, …)`` divides it. The child runs
-the call with the environment and the output streams of its caller, and dies with whoever started the nursery.
+``Nursery("tests.support.rank_jobs")`` is a process that has imported it; ``fork(call, …)`` forks it. The child runs
+the call with the environment and the output streams of its caller, and dies with the process that started the nursery.
 Run as a script, this file is such a process.
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 ROOT = Path(__file__).parents[2]
-_LARGEST = 1 << 16  # of a request
+_LARGEST = 1 << 16  # bytes of a request
 
 
 class Nursery:
-    """A process that has imported `module`, with variables of the environment that it reads while it is imported."""
+    """A process that has imported `module` with these environment variables."""
 
     def __init__(self, module: str, **environment: str) -> None:
         self._way, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,7 +46,7 @@ class Nursery:
     def fork(
         self, call: Callable[..., object], *arguments: Any, env: Mapping[str, str], err: int = 2
     ) -> int:
-        """The number of a new process, which calls a function that can be imported."""
+        """Return the number of a new process, which calls a function that can be imported."""
         request = pickle.dumps((call, arguments, {**os.environ, **env}))
         socket.send_fds(self._way, [request], [1, err])
         return int(self._way.recv(_LARGEST))
@@ -54,12 +54,12 @@ class Nursery:
 
 @cache
 def nursery(module: str, **environment: str) -> Nursery:
-    """The nursery of a module; it is started when it is first asked for."""
+    """Return the nursery of a module, which is started on first use."""
     return Nursery(module, **environment)
 
 
 def die_with_parent() -> None:
-    """Whatever happens to the process that started this one, this one goes with it."""
+    """Let this process be killed when the process that started it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -94,10 +94,10 @@ def _run(request: bytes, streams: list[int]) -> None:
 
 
 def main(module: str, number: int) -> None:
-    """Import, then divide whenever asked to."""
+    """Import the module, then fork for each request."""
     die_with_parent()
     importlib.import_module(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need no wait()
     with socket.socket(fileno=number) as way:
         while True:
             request, streams, _, _ = socket.recv_fds(way, _LARGEST, 2)

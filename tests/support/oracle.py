@@ -1,4 +1,4 @@
-"""The slow truth: what a schedule means, in plain Python, for the tests to compare with.
+"""A reference for the meaning of schedules, in slow, plain Python, for the tests to compare with.
 
 `examine` is a second verifier and `earliest_starts` a second `retime`. Both read only the columns
 of the data classes. They share no code with the library: routes are walked here, times computed
@@ -41,7 +41,7 @@ def cross(topology: Any, kind: int, links: list[int], size: int) -> Crossing:
     bandwidth = topology.link_bandwidth_Bps.tolist()
     whole = topology.forwarding == "store_and_forward"
     leg, leg_ends, windows = 0, [0], []
-    # Per node: when the head of the (last) input is there, the slowest link behind it, when all is.
+    # Per node: when the head of its last input arrives, the slowest link so far, when all has arrived.
     head: dict[int, int] = defaultdict(int)
     slow: dict[int, int] = defaultdict(int)
     arrived: dict[int, int] = defaultdict(int)
@@ -160,7 +160,7 @@ def _values(
 ) -> set[tuple[Any, ...]]:
     findings: set[tuple[Any, ...]] = set()
     sums = collective.reduces(chunk)
-    # Replicas are one and the same contribution, so a copy that is added shows as two of it.
+    # Replicas are one contribution, so that adding a copy shows as two of it.
     own = {npu: Counter([npu if sums else "value"]) for npu in collective.inputs(chunk)}
     complete = Counter(own.keys()) if sums else Counter(["value"])
     acc = dict(own)
@@ -171,8 +171,8 @@ def _values(
         rank = 1 if t.op == REDUCE else 0
         events += [(when, rank, i, end, t) for end, when in enumerate(t.arrivals)]
     events.sort(key=lambda event: event[:4])
-    carried: dict[int, Counter[Any]] = defaultdict(Counter)  # a broken leg may arrive unstarted
-    changed = set()  # deliveries that left another value than they found
+    carried: dict[int, Counter[Any]] = defaultdict(Counter)  # broken legs may arrive unstarted
+    changed = set()  # deliveries that changed the value
     for _, rank, i, end, t in events:
         if rank == _STARTS:
             held = acc if t.reads == READ_ACC else own
@@ -199,7 +199,7 @@ def _values(
 def _unneeded(
     wanted: set[int], mine: list[tuple[int, Transfer]], events: list[Any], changed: set[Any]
 ) -> set[tuple[Any, ...]]:
-    """Backwards in time: a delivery is of use if it changes what is read or wanted later."""
+    """Go backwards in time: a delivery is needed if it changes a value that is read or wanted later."""
     useful: set[int] = set()
     for _, rank, i, end, t in reversed(events):
         if rank == _STARTS:
@@ -215,10 +215,9 @@ def _unneeded(
 def earliest_starts(
     collective: Any, routes: Any, order: list[tuple[int, int, int, int, int]]
 ) -> list[list[int]]:
-    """Starts per transfer and leg of an order: rows (route, chunk, step, op, reads), one by one.
+    """Return the starts per transfer and leg of an order, given as rows (route, chunk, step, op, reads).
 
-    The rows must be sorted by step. Always the next start of all is found by looking at every leg
-    that waits.
+    The rows must be sorted by step. Each next start is found by examining every waiting leg.
     """
     topology, paths, sizes = routes.topology, route_links(routes), collective.chunk_bytes().tolist()
     crossings = [cross(topology, int(routes.kinds[r]), paths[r], sizes[c]) for r, c, *_ in order]
@@ -290,9 +289,9 @@ def _one_after_the_other(
 ) -> tuple[list[Any], list[int]]:
     """Windows (link, enter, leave) of a gang, and by how much each member starts after the first.
 
-    A member that shares a link with one before it starts when that one has left the link. Those whose
-    head reaches its last link first come first; what brings a sum too early starts later; or they come last.
-    `adding` is what each member's reduction takes.
+    A member that shares a link with an earlier one starts when that one has left the link. Members whose
+    head reaches its last link first come first, and those whose sum would arrive before it may are
+    delayed. If four attempts fail, the order is reversed. `adding` is the time of each member's reduction.
     """
     own = [[(link, *w) for link, at, *w in crossing.windows if at == leg] for crossing in crossings]
     everyone = range(len(own))
@@ -343,7 +342,7 @@ def _waits(i: int, order: list[Any], crossings: list[Crossing]) -> set[tuple[str
 
 
 def _gangs(order: list[Any], crossings: list[Crossing]) -> dict[int, int]:
-    """Per transfer the first of those that must start together with it."""
+    """Map each transfer to the first of those that must start together with it."""
     gang = {i: i for i in range(len(order))}
     for i, writer in enumerate(order):
         for j, reader in enumerate(order):

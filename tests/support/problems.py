@@ -1,8 +1,8 @@
 """Random problems for the fuzzer: a network and a collective, both a function of one number.
 
-Every problem knows the Python text that builds it, so that a failure can be pasted into a test.
+Every problem has the Python text that builds it, so that a failure can be pasted into a test.
 Networks are boxes, racks, products, grids, clusters, machines and directed graphs, whole or damaged, of 2
-to 24 NPUs, some of up to 64. `tiny` problems have 2 to 5 NPUs, for engines that need long.
+to 24 NPUs, some of up to 64. `tiny` problems have 2 to 5 NPUs, for slow engines.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tacos import topology as tp
 BANDWIDTHS = ["1GB/s", "7GB/s", "12.5GB/s", "25GB/s", "50GB/s", "100GB/s", "450GB/s", 333_333_333]
 LATENCIES = [0, "1ns", "350ns", "500ns", "700ns", "1.2us", "10us"]
 NAMED = ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
-MOST_TRANSFERS = 2000  # about, for one engine
+MOST_TRANSFERS = 2000  # approximately, for one engine
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What an engine is asked.
+    """A problem for an engine.
 
     Attributes:
-        topology, collective: The network, and what is to be achieved on it.
+        topology, collective: The network and the collective.
         text: Python expressions that build them, with `tp` and `co` for the modules.
     """
 
@@ -62,7 +62,7 @@ def _text(arg: Any) -> str:
 
 
 def problem(seed: int, *, tiny: bool = False) -> Problem:
-    """The problem of a number.
+    """Return the problem with this seed.
 
     >>> problem(7) == problem(7)
     True
@@ -93,7 +93,7 @@ class _Networks:
                 network = self.random.choice(kinds)()
                 if self.random.random() < 0.25:
                     network = self.edited(network)
-            except ValueError:  # not connected, or a builder that needs more
+            except ValueError:  # not connected, or too small for the builder
                 continue
             if 2 <= network.value.npus <= self.most:
                 return network
@@ -113,7 +113,7 @@ class _Networks:
         return model
 
     def sizes(self, most_dims: int, least: int = 1) -> list[int]:
-        """Sizes of dimensions whose product is at most what is allowed."""
+        """Sizes of dimensions whose product is at most `most`."""
         found = []
         left = self.most
         for _ in range(self.random.randint(1, most_dims)):

@@ -1,9 +1,9 @@
-"""Runs programs in plain Python, in a random order; the slow and simple truth.
+"""A reference that runs programs in slow, plain Python, in a random order.
 
-A slot holds a multiset of contributions (rank, chunk), or None while it has not been written. Threads
-take turns at random, also in the midst of a step: it reads and writes its slots one by one, in any
-order. A step that must wait is tried again later. Whatever order is drawn, a right program ends with
-the right outputs, so a race or a missing dependency shows up sooner or later.
+A slot holds a multiset of contributions (rank, chunk), or None until it is written. Threads take turns
+at random, even within a step, which reads and writes its slots one by one, in any order. A step that
+must wait is tried again later. A correct program ends with the correct outputs in every order, so that
+a race or a missing dependency shows up sooner or later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(program, random):
-    """All steps in some order; returns what is wrong in the end, as sentences."""
+    """Run all steps in some order; return what is wrong in the end, as sentences."""
     collective = program.collective
     memory = [_buffers(program, rank) for rank in range(program.ranks)]
     begin = program.thread_begin.tolist()
@@ -26,7 +26,7 @@ def run(program, random):
     done = [False] * program.steps
     missing, waiting = _waits(program)
     messages: dict[int, list[Counter | None]] = {}
-    running: dict[int, Iterator[None]] = {}  # the steps that threads are in the midst of
+    running: dict[int, Iterator[None]] = {}  # the steps that threads have begun
     while True:
         ready = [
             t
@@ -107,13 +107,13 @@ def _waits(program):
             needed.append(origin)
         missing[step] = len(needed)
         for other in needed:
-            if other >= 0:  # else nothing comes, ever
+            if other >= 0:  # otherwise it never comes
                 waiting[other].append(step)
     return missing, waiting
 
 
 def _execute(program, step, rank, memory, messages, random):
-    """Pauses between any two accesses to memory."""
+    """Execute a step, with a pause between any two accesses to memory."""
     op = STEP_OPS[program.op[step]]
     reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
     writer = int(program.peer[step]) if op == "put" else rank

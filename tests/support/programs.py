@@ -1,4 +1,4 @@
-"""Programs by hand, and right programs with one thing wrong."""
+"""Programs by hand, and correct programs with one fault."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def made(collective, threads, *, in_place=False, scratch=0):
     )
 
 
-# --- one thing wrong -------------------------------------------------------------------------------
+# --- one fault -------------------------------------------------------------------------------------
 
 
 def without(program, step):
-    """The program without a step; what depended on it, or came from it, does so no more."""
+    """The program without a step; dependencies on it and messages from it are removed."""
     kept = np.delete(np.arange(program.steps), step)
     renumbered = np.full(program.steps, -1, np.int32)
     renumbered[kept] = np.arange(len(kept))

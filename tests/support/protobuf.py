@@ -1,4 +1,4 @@
-"""Protobuf messages taken apart, independently of the core."""
+"""A reader of protobuf messages, independent of the core."""
 
 from __future__ import annotations
 

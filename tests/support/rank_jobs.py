@@ -1,6 +1,6 @@
-"""What test ranks do; see `tests.support.ranks`. Every function gets the rank's communicator first.
+"""Jobs of test ranks; see `tests.support.ranks`. Every function gets the rank's communicator first.
 
-`expected` is the truth that results are compared with: NumPy over the inputs of all ranks.
+`expected` computes the results to compare with, by NumPy from the inputs of all ranks.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tacos.runtime.measure.bench import measure
 from tacos.runtime.metrics import prometheus
 
 TIMEOUT_S = 2.0
-"""Of communicators whose timeout is looked at."""
+"""Timeout of communicators in tests of the timeout."""
 PATIENT_S = 30.0
-"""Of others: on a busy machine things take their time."""
+"""Timeout of other communicators: a busy machine may be slow."""
 FAR_S = 110.0
-"""Of those whose ranks are to hear of something long before the time is over; tests wait for a minute."""
+"""Timeout of communicators whose ranks must learn of a failure long before it; tests wait for a minute."""
 OPS = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
@@ -50,7 +50,7 @@ TYPES_AND_OPERATIONS = [
 
 
 def made(kind, network, *, chunks=1, **options):
-    """A schedule of 1 MB; the last rank is the root where there is one."""
+    """Return a schedule of 1 MB; the last rank is the root if the collective has one."""
     rooted = kind in ("broadcast", "reduce", "gather", "scatter")
     root = {"root": network.npus - 1} if rooted else {}
     collective = co.named(kind, network, "1MB", chunks=chunks, **root)
@@ -105,7 +105,7 @@ def expected(part, rank, count, dtype, op, seed):
 
 
 def run_cases(comm, algorithm, cases):
-    """Run (count, dtype, op, in place) one after the other; returns what is wrong, as sentences."""
+    """Run (count, dtype, op, in place) one after the other; return what is wrong, as sentences."""
     prepared = comm.prepare(algorithm)
     [part] = prepared.collective.parts
     wrong = []
@@ -131,7 +131,7 @@ def run_cases(comm, algorithm, cases):
 
 
 def shared(part, rank, count, source, target):
-    """The same buffers in one piece of memory, as NCCL has them in place."""
+    """Return the buffers in one piece of memory, placed as for NCCL's in-place calls."""
     group = part.group.tolist()
     if rank not in group:
         return source, target
@@ -150,7 +150,7 @@ def shared(part, rank, count, source, target):
 
 
 def run_many(comm, schedules, calls):
-    """Many small calls; returns how many were wrong."""
+    """Make many small calls; return how many were wrong."""
     algorithms = [comm.prepare(schedule) for schedule in schedules]
     wrong = 0
     for call in range(calls):
@@ -164,8 +164,8 @@ def run_many(comm, schedules, calls):
 
 
 def call_cached(comm, variables, calls):
-    """Calls of (kind, count) with what the environment's variables choose; returns what is wrong, and
-    what was logged."""
+    """Make calls (kind, count) with the algorithms that environment variables choose; return what is
+    wrong, and the log."""
     settings = Settings.from_environment(comm.size, variables)
     algorithms = Algorithms(comm, settings)
     wrong, log = [], io.StringIO()
@@ -183,11 +183,11 @@ def call_cached(comm, variables, calls):
     return wrong, log.getvalue()
 
 
-# --- failures: each returns what a rank heard, or raises it ------------------------------------------
+# --- failures: each returns the error that a rank gets, or raises it ---------------------------------
 
 
 def _heard(action, *arguments, **options):
-    """The error of an action, as its class's name and its text."""
+    """Return the error of an action: the name of its class, and its text."""
     try:
         action(*arguments, **options)
     except (CommunicationError, ValueError, TimeoutError, VerificationError) as error:
@@ -196,7 +196,7 @@ def _heard(action, *arguments, **options):
 
 
 def stop_one(comm, schedule, who, number):
-    """One rank is sent a signal between two calls; returns the error, and that of a further call."""
+    """Send one rank a signal between two calls; return the error, and that of a further call."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
@@ -207,7 +207,7 @@ def stop_one(comm, schedule, who, number):
 
 
 def stay_away(comm, schedule, who, seconds):
-    """One rank does not come to the second call in time."""
+    """One rank is late for the second call."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
@@ -217,7 +217,7 @@ def stay_away(comm, schedule, who, seconds):
 
 
 def stop_within(comm, schedule, who, number):
-    """One rank is sent a signal in the middle of a large call."""
+    """Send one rank a signal in the middle of a large call."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1 << 24, np.float32)
     if comm.rank == who:
@@ -239,11 +239,11 @@ def call_each(comm, schedule, calls):
         algorithm.run(np.ones(4, np.float32))
         algorithm.run(np.ones(count, dtype), op=op)
 
-    return _heard(both)  # a rank that is still in the first call may hear of the second
+    return _heard(both)  # a rank still in the first call may get the error of the second
 
 
 def run_each(comm, schedules, numbers):
-    """All prepare the same algorithms, and each rank runs the one it is told."""
+    """All ranks prepare the same algorithms, and each runs the one with its own number."""
 
     def use():  # others may still prepare when one fails
         algorithms = [comm.prepare(schedule) for schedule in schedules]
@@ -267,14 +267,14 @@ def fail_with(comm, schedule, who):
 
 
 def run_wrongly(comm, schedule, source, target, op, count):
-    """A call that this rank itself refuses; the communicator serves on."""
+    """Make a call that this rank itself refuses; the communicator remains usable."""
     algorithm = comm.prepare(schedule)
     heard = _heard(algorithm.run, source, target, op, count=count)
     return heard, algorithm.run(np.ones(4, np.float32)).tolist()
 
 
 def leave_early(comm, everybody, pair, who):
-    """One rank closes its communicator; the others hear it in a call without it, and need it after."""
+    """One rank closes its communicator; the others learn of it in a call without it, then need it."""
     first, second = comm.prepare(everybody), comm.prepare(pair)
     data = np.ones(100_000, np.float32)
     first.run(data)
@@ -286,7 +286,7 @@ def leave_early(comm, everybody, pair, who):
 
 
 def fork_before_a_call(comm, schedule):
-    """A child of rank 0 uses and closes what it inherited while data for rank 0 have come."""
+    """A child of rank 0 uses and closes the communicator it inherited, while data for rank 0 wait."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data.copy())
@@ -308,7 +308,7 @@ def fork_before_a_call(comm, schedule):
 
 
 def put_and_leave(comm, program):
-    """Rank 0 puts its data at rank 1 and leaves before rank 1 takes them in."""
+    """Rank 0 puts its data at rank 1 and leaves before rank 1 receives them."""
     algorithm = comm.prepare(program)
     data = np.full(1000, 7.0, np.float32)
     if comm.rank == 0:
@@ -332,7 +332,7 @@ def prepare_instead(comm, schedule, other, who):
         else:
             algorithm.run(data, data, count=1000)
 
-    return _heard(both)  # a rank that is still in the first call may hear of the second
+    return _heard(both)  # a rank still in the first call may get the error of the second
 
 
 def meet_instead(comm, schedule, who):
@@ -348,7 +348,7 @@ def meet_instead(comm, schedule, who):
 
 
 def close_within(comm, schedule, how, ended):
-    """Rank 0 ends its communicator while another thread of it waits in a call; then it makes a file, and rank 1 calls."""
+    """Rank 0 closes or aborts its communicator during a call; then it creates a file, and rank 1 makes its call."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
@@ -379,14 +379,14 @@ def close_within(comm, schedule, how, ended):
 
 
 def not_a_number(comm, schedule, dtype, op):
-    """The least or greatest where one rank has a NaN, at another place each."""
+    """Return the minima or maxima where each rank has a NaN at a different place."""
     data = np.arange(comm.size + 2).astype(dtype)
     data[comm.rank] = np.nan
     return comm.prepare(schedule).run(data, op=op).tolist()
 
 
 def choose_algorithms(comm, folder):
-    """Which ranks differ in the algorithms that serve sums of floats and of integers, and what was logged."""
+    """Return which ranks add up differently in the algorithms for floats and for integers, and the log."""
     settings = Settings.from_environment(comm.size, {"TACOS_PLANS": folder})
     algorithms = Algorithms(comm, settings)
     log = io.StringIO()
@@ -409,7 +409,7 @@ def choose_algorithms(comm, folder):
 
 
 def measure_and_log(comm, program):
-    """What a measurement of sums of floats, then of integers, writes to standard error."""
+    """Return what a measurement of sums of floats, then of integers, writes to standard error."""
     log = io.StringIO()
     with contextlib.redirect_stderr(log):
         for dtype in ("float32", "int32"):
@@ -418,7 +418,7 @@ def measure_and_log(comm, program):
 
 
 def fall_behind(comm, schedule, who, calls, folder, ready):
-    """Makes some calls; then one rank makes no more, and writes its record when it gets the signal."""
+    """Make some calls; then one rank makes no more, and writes its record when it gets the signal."""
     record_to(folder)
     algorithm = comm.prepare(schedule)
     data = np.ones(1 << 14, np.float32)
@@ -436,7 +436,7 @@ def fall_behind(comm, schedule, who, calls, folder, ready):
 
 
 def figures(comm, schedule, calls):
-    """Makes some calls; returns the figures and the metrics."""
+    """Make some calls; return the figures and the metrics."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1 << 18, np.float32)
     for _ in range(calls):
@@ -446,7 +446,7 @@ def figures(comm, schedule, calls):
 
 
 def calls_of_a_meeting(comm, schedules, who, at):
-    """After which of the calls each rank knows that all are to meet; one rank asks for it before a call."""
+    """Return after which calls this rank knows that all are to meet; one rank calls the meeting before a call."""
     heard = []
     for i, schedule in enumerate(schedules):
         algorithm = comm.prepare(schedule)
@@ -461,7 +461,7 @@ def calls_of_a_meeting(comm, schedules, who, at):
 
 
 def healed(comm, network, reports, folder):
-    """All-reduces before, between and after meetings at which the ranks hear of these speeds; what they add up to, and what served."""
+    """Run all-reduces around meetings at which ranks report these speeds; return sums, shares and algorithms."""
     settings = Settings(topology=network, cache=Path(folder))
     healer = Healer(Algorithms(comm, settings))
     results = []
@@ -480,7 +480,7 @@ def healed(comm, network, reports, folder):
 
 
 def ran_ahead(comm, network, folder):
-    """The root of broadcasts is two calls or more ahead of the others when a link is found dead; the error of each rank."""
+    """Let the root of broadcasts be two or more calls ahead when a link is found dead; return the rank's error."""
     healer = Healer(Algorithms(comm, Settings(topology=network, cache=Path(folder))))
     data = np.full(1 << 10, comm.rank, np.float32)
     address = data.ctypes.data
@@ -498,7 +498,7 @@ def ran_ahead(comm, network, folder):
             if comm.rank == 1:
                 endpoint.abort("the link from rank 0 to rank 1 is dead")
             try:
-                for _ in range(1000 if comm.rank == 0 else 1):  # a root may be done before it hears
+                for _ in range(1000 if comm.rank == 0 else 1):  # a root may end before the error
                     healer.run(request)
                     time.sleep(0.005)
             except CommunicationError as error:
@@ -521,7 +521,7 @@ def _summed(comm, healer):
 
 
 def dawdle(comm, schedule, who, pause, seconds):
-    """Calls for some seconds, before each of which one rank takes a pause; returns what each rank has noticed."""
+    """Make calls for some seconds, with a pause of one rank before each; return what this rank has noticed."""
     algorithm = comm.prepare(schedule)
     heard: list[Notice] = []
     stop = on_notice(heard.append)

@@ -4,7 +4,7 @@
 `size` of them and returns what each returned, or the exception it raised. ``MpiRanks(8)`` does the same
 over MPI. Run as a script, this file is such a rank.
 
-Those of ``Ranks`` are divided from one process (`tests.support.nursery`).
+The processes of ``Ranks`` are forked from one (`tests.support.nursery`).
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Ranks:
         end(self.pids, time.monotonic() + 5.0)
 
     def start(self, size: int, job: str, *arguments: Any, fresh: float = 0.0) -> None:
-        """Send a job to the first `size` ranks; `fresh`: with a communicator of its own, and its timeout."""
+        """Send a job to the first `size` ranks; `fresh` is the timeout of a communicator for this job only."""
         port = free_port()
         for peer in self.peers[:size]:
             peer.send((size, port, fresh, job, arguments))
 
     def collect(self, ranks: range | list[int], patience: float = _PATIENCE_S) -> list[Any]:
-        """What these ranks returned or raised."""
+        """Return what these ranks returned or raised."""
         results = []
         for rank in ranks:
             if not self.peers[rank].poll(patience):
@@ -86,7 +86,7 @@ class Ranks:
 
 
 class MpiRanks(Ranks):
-    """Ranks that mpiexec has started; they end when this process does, with their connections."""
+    """Ranks that mpiexec starts; they end when this process closes their connections."""
 
     def _launch(self, port: int, key: bytes, env: dict[str, str]) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -109,19 +109,19 @@ class MpiRanks(Ranks):
             peer.close()
         try:
             self.job.wait(20.0)
-        except subprocess.TimeoutExpired:  # after a failure, MPI may wait for ever at its end
+        except subprocess.TimeoutExpired:  # after a failure, MPI may never finalize
             self.job.terminate()
             self.job.wait(20.0)
 
 
 def mpiexec(ranks: int) -> list[str]:
-    """The command that starts so many ranks of MPI, or nothing where there is none."""
+    """Return the command that starts this many ranks of MPI; empty where MPI is missing."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     return [found, "-n", str(ranks)] if found else []
 
 
-MPI_SETTINGS = {  # of Open MPI: more ranks than cores, also for root
+MPI_SETTINGS = {  # Open MPI: allow more ranks than cores, and root
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -152,7 +152,7 @@ def _meet_over_mpi(size: int, port: int, timeout: float) -> Communicator:
 
 
 def serve(port: int, key: bytes) -> None:
-    """One rank: runs jobs until there are no more."""
+    """Run jobs as one rank until there are no more."""
     from tests.support import rank_jobs
 
     rank, meet = int(os.environ.get("TACOS_RANK", "-1")), _meet_over_tcp
@@ -172,7 +172,7 @@ def serve(port: int, key: bytes) -> None:
                     if not fresh:
                         communicators[size] = comm
                 result = getattr(rank_jobs, name)(comm, *arguments)
-            except Exception as error:  # noqa: BLE001, the test looks at it
+            except Exception as error:  # noqa: BLE001, the test checks it
                 result = error
             if fresh and comm is not None:
                 comm.close()

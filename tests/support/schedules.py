@@ -1,4 +1,4 @@
-"""Schedules that tests write down transfer by transfer, right or wrong; no engine and no retiming is involved."""
+"""Schedules that tests write transfer by transfer, correct or not, without an engine and without retiming."""
 
 from __future__ import annotations
 
@@ -139,6 +139,6 @@ def orbit(collective, table, rows, orders, node_image, link_image):
 
 
 def links_under(topology, node_image):
-    """Where the links go if the nodes go as given; all links must have an image."""
+    """Return the image of each link under an image of the nodes; every link must have one."""
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     return [ends.index((int(node_image[a]), int(node_image[b]))) for a, b in ends]

@@ -1,7 +1,7 @@
-"""The slow truth about shared links and about programs: event loops in plain Python, with fractions.
+"""A reference for shared links and for programs: slow event loops in plain Python, with fractions.
 
-Rates are found anew at every moment by progressive filling over all messages, as exact fractions; only
-ends are rounded up, to whole picoseconds. Nothing here is shared with the library: routes are walked by
+Rates are recomputed at every event by progressive filling over all messages, as exact fractions; only
+ends are rounded up, to whole picoseconds. No code is shared with the library: routes are walked by
 `tests.support.oracle`, and what a schedule's transfers wait for comes from `tests.support.simulator`.
 """
 
@@ -37,7 +37,7 @@ def max_min(flows: dict[Any, list[int]], capacity: dict[int, Fraction]) -> dict[
 
 
 class Leg:
-    """A part of a route that is taken at once: its links, latencies, and what a chunk does there."""
+    """A part of a route that is reserved at once: its links, latencies, and how a chunk occupies them."""
 
     def __init__(self, topology, kind, links, size, number):
         whole, empty = (cross(topology, kind, links, s) for s in (size, 0))
@@ -56,7 +56,7 @@ class Leg:
 
 
 class Network:
-    """Messages in flight. `submit` lets one start; the three `on_` functions say what happens."""
+    """Messages in flight. `submit` lets one start; the three `on_` functions are callbacks."""
 
     def __init__(self, topology, faults=None, limit=0):
         self.topology, self.faults, self.limit = topology, faults or {}, limit
@@ -138,7 +138,7 @@ class Network:
                 self.on_arrival(message, end)
 
     def settle(self):
-        """All that follows at this moment."""
+        """Do everything that becomes possible at this moment."""
         while True:
             due = sorted(e for e in self.events if e[0] <= self.now)
             empty = [s for s, (left, _) in self.flows.items() if left == 0]
@@ -188,7 +188,7 @@ class Network:
 
 
 def run_schedule(schedule, topology=None, *, faults=None, late=None):
-    """When each write was in its place, and the intervals (begin, end, link, transfer)."""
+    """Return when each write took effect, and the intervals (begin, end, link, transfer)."""
     topology, late = topology or schedule.topology, late or {}
     network = Network(topology, faults)
     transfers = transfers_of(schedule)
@@ -286,7 +286,7 @@ class Steps:
         self.bytes = self.follow(program, chunk_bytes)
 
     def walk(self):
-        """First in, first out from the steps that wait for nothing."""
+        """Return the steps in first-in, first-out order, from those that wait for nothing."""
         waits = [len(c) + len(a) for c, a in zip(self.complete, self.arrived, strict=True)]
         order = [i for i, n in enumerate(waits) if n == 0]
         for step in order:
@@ -333,7 +333,7 @@ class Steps:
 
 
 def run_program(program, topology, chunk_bytes, path, *, timing, order=None, limit=0):
-    """When each step was complete; `path(thread, src, dst)` has the links of a message's route."""
+    """Return when each step is complete, and the intervals; `path(thread, src, dst)` returns links."""
     steps = Steps(program, list(chunk_bytes))
     position = {step: k for k, step in enumerate(steps.order)}
     if order is not None:

@@ -1,7 +1,7 @@
-"""The slow truth about a simulation: an event loop in plain Python, for the tests to compare with.
+"""A reference simulation: a slow event loop in plain Python, for the tests to compare with.
 
 It reads the columns of a schedule through `tests.support.oracle`, shares no code with the library, and finds
-every next start by looking at all legs that wait.
+each next start by examining all waiting legs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def waiting_lists(transfers):
 
 
 def transmission(work, begin, windows):
-    """When `work` picoseconds of sending are done, if begun at `begin`; windows (from, to, factor)."""
+    """Return when `work` picoseconds of sending from `begin` on end; windows are (from, to, factor)."""
     left, now = Fraction(work), begin
     edges = sorted({e for a, b, _ in windows for e in (a, b) if e > begin and e != NEVER})
     for edge in [*edges, NEVER]:
@@ -69,7 +69,7 @@ def transmission(work, begin, windows):
 
 
 def run(schedule, topology=None, *, timing="first-come", congestion=True, faults=None, late=None):
-    """Starts per transfer and leg, and when each write was in its place.
+    """Return the starts per transfer and leg, and when each write took effect.
 
     `faults` maps a link to its windows (from, to, factor); `late` an NPU to its first start.
     """
@@ -86,7 +86,7 @@ def run(schedule, topology=None, *, timing="first-come", congestion=True, faults
         cross(topology, int(schedule.routes.kinds[r]), paths[r], sizes[t.chunk])
         for r, t in zip(lanes, transfers, strict=True)
     ]
-    # Who goes first: by the schedule's starts, then by number.
+    # Priorities: by the schedule's starts, then by number.
     rank = {
         i: k for k, (_, i) in enumerate(sorted((t.starts[0], i) for i, t in enumerate(transfers)))
     }
@@ -111,7 +111,7 @@ def run(schedule, topology=None, *, timing="first-come", congestion=True, faults
     now = 0
 
     def settle():
-        """Everything that follows at this moment from what has happened."""
+        """Do everything that becomes possible at this moment."""
         changed = True
         while changed:
             changed = False

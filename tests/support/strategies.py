@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what the library works on."""
+"""Hypothesis strategies for topologies, collectives, orders and programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _sizes(dims, largest):
 
 @st.composite
 def built_topologies(draw):
-    """Small members of every builder."""
+    """Small topologies of every builder."""
     n, m, k = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
     flag, fabric = draw(st.booleans()), draw(st.sampled_from(["switch", "rail"]))
     model = draw(models())
@@ -105,13 +105,13 @@ UNROOTED = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 
 @st.composite
 def _members(draw, npus, least):
-    """At least so many different NPUs, in any order."""
+    """At least `least` different NPUs, in any order."""
     return draw(st.permutations(range(npus)))[: draw(st.integers(least, npus))]
 
 
 @st.composite
 def collectives(draw, npus, max_chunks=3):
-    """Any collective on some of `npus` NPUs, with uneven and empty chunks among them."""
+    """Any collective on some of `npus` NPUs; chunks may be uneven or empty."""
     group = draw(_members(npus, 1))
     kind = draw(st.sampled_from([*ROOTED, *UNROOTED, "all_to_all_v", "send_recv", "custom"]))
     chunks, size = draw(st.integers(1, max_chunks)), draw(st.sampled_from(SIZES))
@@ -157,7 +157,7 @@ def lowered(draw):
     assume(all(collective.chunk_bytes()))
     engine = draw(st.sampled_from(tacos.engines(network, collective)))
     schedule = tacos.synthesize(network, collective, engine=engine)
-    assume(not schedule.routes.kinds.any())  # programs know no multicast
+    assume(not schedule.routes.kinds.any())  # programs have no multicast
     return schedule, lower(schedule, in_place=draw(st.booleans()))
 
 
@@ -191,7 +191,7 @@ def orders(draw, networks=None, max_chunks=3, collective=None):
 
 
 class _Plan:
-    """Moves chunk after chunk from its inputs to its outputs by random transfers, all needed."""
+    """Moves each chunk from its inputs to its outputs by random transfers, all of them needed."""
 
     def __init__(self, topology, collective, random):
         self.topology, self.collective, self.random = topology, collective, random
@@ -213,12 +213,12 @@ class _Plan:
                 for npu in set(self.inputs) - {end}:
                     self.add(self.path(npu, end), REDUCE, READ_INPUT)
         else:
-            # A sum that one member wants is collected there: on the way back nothing is in vain.
+            # A sum that only one member needs is collected there, so that every transfer is needed.
             owner = self.sum_up(set(outputs) if len(outputs) == 1 else set())
             self.spread({owner}, set(outputs) - {owner})
 
     def sum_up(self, stays):
-        """Merge the contributions until one NPU has them all (one of `stays`); returns it."""
+        """Merge the contributions until one NPU (of `stays`, if any) has them all; return it."""
         active = set(self.inputs)
         untouched = set(self.inputs)  # whose acc is still their input
         while len(active) > 1:

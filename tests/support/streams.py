@@ -1,6 +1,6 @@
 """Sends TCP streams through a lab, run by every rank: streams.py BYTES SRC>DST[@WAY] …
 
-WAY is the position among the addresses that lead to the destination, or npu for the one of its loopback.
+WAY is the position among the addresses that lead to the destination, or npu for its loopback address.
 Every destination prints a JSON line per stream: its position, and the rate of the data in bytes per second.
 """
 
@@ -20,7 +20,7 @@ REACH = json.loads(os.environ["TACOS_ADDRESSES"])
 
 
 def barrier(port):
-    """Over the bridge, which is not measured."""
+    """Wait for all ranks, over the bridge, which is not measured."""
     host = os.environ["MASTER_ADDR"]
     if RANK == 0:
         with socket.create_server(("", int(port)), backlog=WORLD) as server:
@@ -39,7 +39,7 @@ def barrier(port):
 
 
 def say(what):
-    os.write(1, json.dumps(what).encode() + b"\n")  # at once, whatever other threads say
+    os.write(1, json.dumps(what).encode() + b"\n")  # one write, so that lines of threads do not mix
 
 
 def receive(server, number, size):
@@ -76,7 +76,7 @@ def main():
         job.start()
     for job in jobs:
         job.join()
-    barrier(os.environ["TACOS_RENDEZVOUS"].split(":")[1])  # all streams are through
+    barrier(os.environ["TACOS_RENDEZVOUS"].split(":")[1])  # all streams have ended
     carried = {}
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
         device, _, numbers = line.partition(":")

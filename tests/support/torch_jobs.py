@@ -1,4 +1,4 @@
-"""What the ranks of ``tests/support/torch_ranks.py`` do: the default group is ours, gloo says what is right."""
+"""Jobs of the ranks of ``tests/support/torch_ranks.py``: our default group is compared with gloo."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ SKEWED = (
 
 
 def skewed() -> None:
-    """Rank i sends 100 elements to one rank and one to each other: too uneven to be padded, in types that gloo does not know."""
+    """Rank i sends 100 elements to one rank and one to each other: too uneven for padding, in types unknown to gloo."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def block(i: int, j: int, dtype: torch.dtype) -> torch.Tensor:
@@ -193,7 +193,7 @@ def skewed() -> None:
 
 
 def profiled() -> None:
-    """A profiler sees each collective with the shapes of its inputs, also one that another thread carries out."""
+    """A profiler sees each collective with the shapes of its inputs, even if another thread runs it."""
     ranks = dist.get_world_size()
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
@@ -244,7 +244,7 @@ def rooted() -> None:
 
 
 def everything_else() -> None:
-    """Objects, messages, barriers, sparse tensors: what gloo does for us, or with our calls."""
+    """Objects, messages, barriers and sparse tensors, which gloo carries, alone or with our calls."""
     n, rank = dist.get_world_size(), dist.get_rank()
     objects = [None] * n
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
@@ -272,7 +272,7 @@ def everything_else() -> None:
 
 
 def asynchronous() -> None:
-    """Many at once, in one order; waits, futures, callbacks, coalescing."""
+    """Many calls at once, in one order; waits, futures, callbacks, coalescing."""
     n = dist.get_world_size()
     given = [data(1000 + 100 * i, salt=i) for i in range(20)]
     right = [one.clone() for one in given]
@@ -339,7 +339,7 @@ def asynchronous() -> None:
 
 
 def sub_groups() -> None:
-    """Halves, overlapping groups, a group in another order; beside each other and the whole."""
+    """Halves, overlapping groups and a group in another order, alongside the whole group."""
     n, rank = dist.get_world_size(), dist.get_rank()
     groups = [list(range(n // 2)), list(range(n // 2, n)), list(range(0, n, 2)), [n - 1, 0]]
     ours = [dist.new_group(members, backend="tacos") for members in groups]
@@ -372,7 +372,7 @@ def sub_groups() -> None:
         same(parts, mine, "alone")
 
 
-# Small things that tests put together.
+# Small jobs that tests combine.
 
 
 def order_of_sums(sizes: list[int]) -> None:
@@ -436,7 +436,7 @@ def different(what: str) -> None:
             dist.all_reduce(torch.ones(100))
     elif what == "root":
         dist.broadcast(torch.ones(100), 1 if rank == 1 else 0)
-    elif what == "first use":  # all prepare, but not the same
+    elif what == "first use":  # ranks prepare different algorithms
         if rank == 1:
             dist.all_gather_into_tensor(torch.ones(400), torch.ones(100))
         else:
@@ -477,7 +477,7 @@ def abort() -> None:
 
 
 def abort_in(where: str) -> None:
-    """Rank 0 aborts while another thread of it waits; rank 1 comes to nothing."""
+    """Rank 0 aborts while another of its threads waits for rank 1, which joins no call."""
     group = dist.new_group(backend="tacos")
     dist.all_reduce(torch.ones(3), group=group)
     if dist.get_rank() == 1:
@@ -503,7 +503,7 @@ def abort_in(where: str) -> None:
     group.abort()
     assert time.monotonic() - begin < 20.0
     thread.join(20.0)
-    assert not thread.is_alive() or where == "gloo"  # gloo hears it when rank 1 leaves
+    assert not thread.is_alive() or where == "gloo"  # gloo notices when rank 1 leaves
     assert where == "gloo" or "the process group was aborted" in heard[0], heard
 
 
@@ -546,7 +546,7 @@ def variables_set(**variables: str):
 
 
 def adaptive(variables: dict[str, str]) -> tuple[bool, bool, bool]:
-    """Which groups heal: one that is told to, one that is told nothing, and one that is told not to although the job does."""
+    """Return which groups heal: with adapt=True, without options, and with adapt=False in a job that adapts."""
     with variables_set(**variables):
         told = dist.new_group(backend="tacos", pg_options=Options(adapt=True))
         plain = dist.new_group(backend="tacos")
@@ -564,7 +564,7 @@ def adaptive(variables: dict[str, str]) -> tuple[bool, bool, bool]:
 
 
 def planned(variables: dict[str, str], members: list[int] | None = None) -> None:
-    """All collectives that a plan may serve, in a new group that reads the environment anew."""
+    """Run all collectives that a plan may serve, in a new group that reads the environment again."""
     with variables_set(**variables):
         group = dist.new_group(members, backend="tacos")
     if members is not None and dist.get_rank() not in members:

@@ -1,7 +1,7 @@
-"""Processes of torch.distributed that wait for jobs, so that starting them is paid for once.
+"""Processes of torch.distributed that wait for jobs, so that they are started only once.
 
-``Ranks(4)`` divides a process that has imported torch into four; each joins the process group and then runs the
-functions of ``tests/support/torch_jobs.py`` and ``torch_training.py`` it is told to.
+``Ranks(4)`` forks a process that has imported torch four times; each child joins the process group and then runs
+functions of ``tests/support/torch_jobs.py`` and ``torch_training.py`` on request.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from tests.support.nursery import end, nursery
 
 TIMEOUT = 60.0
-"""Seconds after which a test gives up; nothing here takes a tenth of it on a quiet machine."""
+"""Seconds after which a test gives up; no job takes a tenth of it on a quiet machine."""
 
 
 class Ranks:
-    """So many processes, one process group."""
+    """Processes of one process group."""
 
     def __init__(
         self, size: int, backend: str = "tacos", seconds: float = 60.0, **environment: str
@@ -73,7 +73,7 @@ class Ranks:
             self._connections[rank].send((job, arguments))
 
     def finish(self, *ranks: int, seconds: float = TIMEOUT) -> list[object]:
-        """What the job returned, rank by rank; a text that begins with ``!`` is an error."""
+        """Return what the job returned, rank by rank; a text that begins with ``!`` is an error."""
         waiting: dict[Any, int] = {
             self._connections[rank]: rank for rank in ranks or range(self.size)
         }
@@ -90,7 +90,7 @@ class Ranks:
         return [results[rank] for rank in sorted(results)]
 
     def run(self, job: str, **arguments: object) -> list[object]:
-        """The results of a job, which must go well on all ranks."""
+        """Run a job, which must succeed on all ranks, and return its results."""
         self.start(job, **arguments)
         self.broken = True
         results = self.finish()
@@ -100,7 +100,7 @@ class Ranks:
         return results
 
     def fail(self, job: str, **arguments: object) -> list[str]:
-        """The last lines of the errors of a job, which must go wrong on all ranks."""
+        """Run a job, which must fail on all ranks, and return the last lines of its errors."""
         self.start(job, **arguments)
         results = self.finish()
         for rank, result in enumerate(results):
@@ -109,12 +109,12 @@ class Ranks:
         return [str(result).strip().splitlines()[-1] for result in results]
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send one rank a signal, if it is still there."""
+        """Send one rank a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pids[rank], number)
 
     def close(self) -> str:
-        """End all ranks; returns what they wrote to their error stream."""
+        """End all ranks; return what they wrote to their error stream."""
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.send(None)
@@ -132,12 +132,12 @@ class Ranks:
         return said.decode(errors="replace")
 
     def alive(self) -> list[int]:
-        """The ranks whose processes are still there."""
+        """Return the ranks whose processes still run."""
         return [rank for rank, pid in self.pids.items() if Path(f"/proc/{pid}").exists()]
 
 
 def serve(address: str, rank: int, size: int, backend: str, seconds: float) -> None:
-    """One rank: joins the group, then runs jobs until there are no more."""
+    """Join the group as one rank, then run jobs until there are no more."""
     from datetime import timedelta
 
     import torch

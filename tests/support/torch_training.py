@@ -67,7 +67,7 @@ def ddp(steps: int = 5, exact: bool = False) -> None:
 
 
 def through_a_switch(address: str, token: str, steps: int) -> tuple[float, float, int, str]:
-    """Train a model with sums through a switch, and with gloo's; both final losses, and what became of the switch."""
+    """Train with sums through a switch and with gloo's; return both losses, the switch's sums, and why they ended."""
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
@@ -132,7 +132,7 @@ class _UntilReduced(torch.autograd.Function):  # type: ignore[misc]
 
 
 def overlap() -> None:
-    """A bucket of the last layers is reduced while the gradients of the first are not there yet."""
+    """A bucket of the last layers is reduced before the gradients of the first exist."""
     from torch.nn.parallel import DistributedDataParallel
 
     def hook(_state, bucket):

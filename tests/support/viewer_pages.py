@@ -1,4 +1,4 @@
-"""The viewer's page taken apart again, independently of the page's own code."""
+"""A reader of the viewer's pages, independent of the pages' own code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def taken_apart(text):
     found: list[tuple[dict, dict]] = []
     for k, run in enumerate(json.loads(_element(text, "runs"))):
         facts, columns = run["facts"], _columns(run["layout"], _element(text, f"columns-{k}"))
-        if "base" in run:  # it has what differs
+        if "base" in run:  # it holds only the differences
             facts, columns = found[run["base"]][0] | facts, found[run["base"]][1] | columns
         found.append((facts, columns))
     return found
 
 
 def views(text):
-    """What can be seen one at a time."""
+    """Return the views of a page, which shows one at a time."""
     return json.loads(_element(text, "views"))
 
 

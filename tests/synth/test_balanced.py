@@ -1,4 +1,4 @@
-"""The balanced engine: detours timed by hand, near the bound for every kind of skew, and right on every network it takes."""
+"""The balanced engine: detours timed by hand, near the bound for every kind of skew, correct wherever it applies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_ports_are_never_idle_in_a_switch():
 
 
 def test_small_messages_go_straight():
-    """A kilobyte is not worth a detour: one transfer each, and the time of the longest straight way."""
+    """A kilobyte is not worth a detour: one transfer each, and the time of the longest direct message."""
     clique = tp.fully_connected(5, bandwidth="50GB/s", latency="1us")
     sizes = np.full((5, 5), 1000)
     sizes[0, 1] = 20_000

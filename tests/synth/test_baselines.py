@@ -1,4 +1,4 @@
-"""The baselines: right on any network, and as fast as their formulas on the one they are for."""
+"""The baselines: correct on any network, and as fast as their formulas on the network they are for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_LATENCY: dict[str, Any] = {"bandwidth": "1GB/s", "latency": 0}
 
 
 def time_us(name, topology, kind, size, *, chunks=1, **options):
-    """The time of a baseline in microseconds, after checking that the schedule is right."""
+    """Verify the schedule of a baseline, and return its time in microseconds."""
     collective = co.named(kind, topology, size, chunks=chunks)
     schedule = BASELINES[name](topology, collective, **options)
     tacos.verify(schedule).raise_if_failed()
@@ -36,7 +36,7 @@ def time_us(name, topology, kind, size, *, chunks=1, **options):
 
 
 def check(topology, collective):
-    """Every baseline that says it applies gives a right schedule; every other one refuses."""
+    """Check that every baseline that applies gives a correct schedule, and every other one refuses."""
     names = applicable(topology, collective)
     for name, engine in BASELINES.items():
         if name not in names:
@@ -127,7 +127,7 @@ def test_many_pieces_are_columns():
 def test_ring_on_a_ring(link_model, bidirectional):
     """Six NPUs, blocks of 1 KB: 5 steps of 1 us + 1 us; an all-reduce has twice as many.
 
-    On a ring of one direction this holds only if sums travel ahead too.
+    On a ring of one direction this holds only if sums travel forward too.
     """
     topology = tp.ring(6, bidirectional=bidirectional, link_model=link_model, **SPEED)
     assert time_us("ring", topology, "all_gather", "6KB") == 10
@@ -164,7 +164,7 @@ def test_direct_with_links_between_all():
 def test_direct_through_one_port():
     """Five NPUs: four blocks of 1 KB leave each port one after the other, 4 us + 2 latencies.
 
-    Every NPU serves another one at each moment, so none waits for a port.
+    At each moment every NPU sends to a different one, so none waits for a port.
     """
     topology = tp.switch(5, **SPEED)
     for kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
@@ -182,7 +182,7 @@ def test_one_shot():
     "build", [tp.hypercube, lambda d, **speed: tp.fully_connected(2**d, **speed)]
 )
 def test_halving_doubling_with_a_link_to_each_partner(build):
-    """Every block crosses up to 3 links, 2 us each; lg 8 α + 7 Sβ/8 = 10 us would be with waiting.
+    """Every block crosses up to 3 links, 2 us each; if steps waited, it would be lg 8 α + 7 Sβ/8 = 10 us.
 
     The link to the nearest partner carries four blocks: one at 0, two that arrived at 2 us,
     and one that has been under way for two steps and leaves at 4 us.
@@ -216,7 +216,7 @@ def test_halving_doubling_folds():
 def test_bruck():
     """Five NPUs: distances 1, 2, 4 in three steps; distance 3 = 1 + 2 is the longest way, 4 us.
 
-    All-to-all: block at distance d makes as many hops as d has bits: 1 + 1 + 2 + 1 per NPU.
+    All-to-all: a block at distance d makes a hop per one bit of d: 1 + 1 + 2 + 1 per NPU.
     """
     topology = tp.fully_connected(5, **SPEED)
     assert time_us("bruck", topology, "all_gather", "5KB") == 4
@@ -241,7 +241,7 @@ def test_double_binary_tree():
 
     Many chunks through one port: an inner NPU sends everything once, so at least S bytes; the
     pipeline fills in lg n chunks. An all-reduce does it twice, and its sums, which all leaves could
-    send at once, queue where they are first come, first served.
+    send at once, queue first come, first served.
     """
     clique = tp.fully_connected(4, **SPEED)
     assert time_us("double-binary-tree", clique, "broadcast", "2KB", chunks=2) == 6
@@ -348,7 +348,7 @@ def test_2d_ring_on_even_tori(spec, size):
 def test_a_central_server():
     """Four workers, chunks of 1 KB. On one of them: three times 4 KB in, the last chunk thrice out.
 
-    On a fifth NPU: 16 KB in, the last chunk four times out. On two more: half of that.
+    On a fifth NPU: 16 KB in, the last chunk four times out. On two servers: 8 KB into each.
     """
     switch = tp.switch(4, **NO_LATENCY)
     assert time_us("parameter-server", switch, "all_reduce", "4KB") == 12 + 3

@@ -1,4 +1,4 @@
-"""The greedy engine: always right, at the bound where that is known, the same by either way."""
+"""The greedy engine: always correct, at the bound where that is known, the same by steps and by events."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_regular_networks_are_solved_at_the_bound(spec):
 @given(network=topologies(), data=st.data())
 @settings(max_examples=150)
 def test_every_answer_is_right(network, data):
-    """On whatever network and collective, with any seed: verified, nothing sent in vain."""
+    """On any network and collective, with any seed, schedules pass the verifier; no transfer is unneeded."""
     collective = data.draw(collectives(network.npus, max_chunks=3))
     schedule = greedy(network, collective, seed=data.draw(st.integers(0, 5)))
     assert tacos.verify(schedule).violations == ()
@@ -94,7 +94,7 @@ def test_models(model):
 
 @pytest.mark.parametrize("build", [tp.ring, tp.mesh])
 def test_rounded_starts_wait_for_sums_that_take_time(build):
-    """Seconds of picoseconds fit no 32 bits: starts are rounded, and sums still end before reads."""
+    """Seconds do not fit 32 bits of picoseconds: starts are rounded, and sums still end before reads."""
     speed = {"bandwidth": "333333333B/s", "latency": "1ns", "reduce_bandwidth": "7777777777B/s"}
     network = build(4, link_model="blocking", **speed)
     coll = co.all_reduce(network, 100_000_003, chunks=1)
@@ -174,7 +174,7 @@ def test_machines_come_close_to_their_exact_optimum(spec, chunks, best_GBps, sha
     ("n", "other", "causal_us"), [(8, 25, 841.31), (8, 75, 513.79), (16, 25, 3402.38)]
 )
 def test_heterogeneous_meshes_meet_the_bound_of_their_corners(n, other, causal_us):
-    """A corner has one link of each speed; both must work all the time and share the end well."""
+    """A corner has one link of each speed; both must be busy to the end."""
     topology = tp.mesh(
         n, n, bandwidth=["50GiB/s", f"{other}GiB/s"], latency="500ns", link_model="blocking"
     )
@@ -185,7 +185,7 @@ def test_heterogeneous_meshes_meet_the_bound_of_their_corners(n, other, causal_u
 @pytest.mark.parametrize(
     ("spec", "kind", "chunks", "best_us"),
     [
-        # 1 MB per pair: hops to go over all links, the bisection, and the NICs of a box.
+        # 1 MB per pair, limited by all hops over all links, the bisection, or the NICs of a box.
         ("torus:8x8@50GB/s,0ns", "all_to_all", 1, 1280),
         ("torus:4x4x4@50GB/s,0ns", "all_to_all", 1, 640),
         ("mesh:8x8@50GB/s,0ns", "all_to_all", 1, 2560),
@@ -206,7 +206,7 @@ def test_paths_share_the_load(spec, kind, chunks, best_us):
 
 
 def test_a_group_uses_what_its_relays_can_carry():
-    """Eight in a row of a torus: their own ring is a quarter of what reaches each of them."""
+    """Eight NPUs in a row of a torus: with relays, four links of 50 GB/s reach each of them."""
     topology = tp.torus(8, 8, bandwidth="50GB/s", latency="500ns")
     group = list(range(8))
     schedule = greedy(topology, co.all_gather(topology, "1GB", group=group, chunks=32))
@@ -235,7 +235,7 @@ def test_a_tree_reaches_each_of_its_npus_once():
 
 
 def test_sums_that_take_time_are_awaited_when_times_are_rounded():
-    """20 ms are too long for 32 bits of picoseconds; adding a byte takes 10 of them."""
+    """20 ms are too long for 32 bits of picoseconds; adding a byte takes 10 ps."""
     links = [(0, 1, 1e12, 1e-6), (1, 2, 1e12, 0.02), (2, 0, 1e12, 0)]
     topology = tp.from_links(3, links, reduce_bandwidth="100GB/s")
     schedule = greedy(topology, co.all_reduce(topology, 1, chunks=1))
@@ -303,7 +303,7 @@ def test_an_unreachable_npu_is_named():
 
 @pytest.mark.parametrize("kind", ["reduce", "reduce_scatter", "all_reduce"])
 def test_an_unreachable_sum_is_named_as_it_is(kind):
-    """2 hears from 0, but no NPU hears from 2."""
+    """NPU 2 receives from 0, but no NPU receives from 2."""
     topology = tp.from_links(3, [(0, 1, 1e9, 0), (1, 0, 1e9, 0), (0, 2, 1e9, 0)], connected=False)
     with pytest.raises(tacos.InfeasibleError, match="npu 2 cannot reach npu 0"):
         greedy(topology, co.named(kind, topology, "3KB", chunks=1))
@@ -334,7 +334,7 @@ def test_one_npu_and_nothing_to_do():
 
 
 def test_switches_joined_without_latency():
-    """Both ways between two switches take no time: no path may go round in circles."""
+    """Both links between two switches take no time: no path may have a cycle."""
     ends = [(0, 2), (2, 0), (1, 3), (3, 1), (2, 3), (3, 2)]
     topology = tp.from_links(2, [(a, b, "1GB/s", 0) for a, b in ends], switches=2)
     collective = tacos.collective.all_gather(topology, "2MB", chunks=1)

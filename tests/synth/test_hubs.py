@@ -36,7 +36,7 @@ def test_two_hubs_in_the_middle_of_a_line():
 
 
 def test_a_clique_has_one_hub_or_pairs():
-    """Every NPU of a clique is next to all others: a set that all have hops to is one NPU, which exchanges with nobody."""
+    """Every NPU of a clique is next to all others: one hub is enough, and has no other hub to exchange with."""
     clique = tp.fully_connected(6)
     checked(clique, co.all_reduce(clique, "256KB", chunks=2))
 
@@ -44,8 +44,8 @@ def test_a_clique_has_one_hub_or_pairs():
 def test_chunks_do_not_wait_for_each_other():
     """Two boxes of two, 8 KB. In a box 10 GB/s without latency; between boxes one port of 1 GB/s and 1 us.
 
-    Through the port go 8 us of bytes, and 1 us. Only the first chunk's 250 B are summed before that and only the last
-    one's are copied after it, in 25 ns each: the others are summed and copied while the port is busy.
+    The port takes 8 us for the bytes, and 1 us of latency. Only the first chunk's 250 B are summed before that and only
+    the last one's are copied after it, in 25 ns each: the others are summed and copied while the port is busy.
     """
     boxes = [(0, 1), (2, 3)]
     links = [(a, b, "10GB/s", 0) for box in boxes for a, b in (box, box[::-1])]
@@ -90,7 +90,7 @@ def test_what_it_needs():
 @settings(max_examples=15)
 @given(strategies.random_topologies(max_npus=6), st.data())
 def test_any_network_and_group(network, data):
-    """Right on every network, above the bound, and the same again."""
+    """Correct on every network, not below the bound, and the same in every run."""
     group = data.draw(st.permutations(range(network.npus)))[: data.draw(st.integers(2, 6))]
     chunks = data.draw(st.integers(1, 3))
     kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
@@ -103,6 +103,6 @@ def test_any_network_and_group(network, data):
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_slow_networks(chunks):
-    """Times beyond 4.3 ms do not fit a schedule to the picosecond; what a hub has summed must not change by rounding."""
+    """Times beyond 4.3 ms are not stored to the picosecond; rounding must not change what a hub has summed."""
     line = tp.mesh(5, bandwidth="12.5MB/s", latency="100us")
     checked(line, co.all_reduce(line, "255001B", chunks=chunks))

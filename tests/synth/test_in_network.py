@@ -1,4 +1,4 @@
-"""Schedules with the packets of a switch that adds up."""
+"""Schedules for switches that add up, with headers and pools of packets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_headers_take_their_share():
 
 
 def test_a_pool_of_one_waits_for_every_result():
-    """Ten packets of 360 int32, one on its way at a time: up and down, 1,514 us each, and 2 * 500 us of latency."""
+    """Ten packets of 360 int32, one at a time: up and down, 1,514 us each, and 2 * 500 us of latency."""
     network = star(4, latency="500us")
     wanted = tacos.collective.all_reduce(network, 14_400)
     schedule = tacos.synthesize(network, wanted, engine="in-network", dtype="int32", pool=1)
@@ -40,7 +40,7 @@ def test_a_pool_of_one_waits_for_every_result():
 @pytest.mark.parametrize("mtu", [1500, 9000])
 @pytest.mark.parametrize("pool", [1, 8, 128])
 def test_schedules_agree_with_the_estimate(mtu, pool):
-    """Whatever the number of hosts, and for racks under a core."""
+    """For any number of hosts, and for racks under a core switch."""
     size, latency = 4_000_000, 50e-6
     expected = estimate(size, wire_Bps=1e6, round_trip_s=2 * latency, mtu=mtu, pool=pool)
     up = [(npu, 4 + npu // 2) for npu in range(4)] + [(4, 6), (5, 6)]

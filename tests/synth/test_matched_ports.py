@@ -1,4 +1,4 @@
-"""Networks with one peer for each port, and schedules found there."""
+"""Networks in which each port has one peer, and schedules found on them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_port_has_one_peer_and_boxes_stay_connected(boxes, fabric):
     [
         tp.torus(4, 4),
         tp.switch(8),  # nothing else joins its NPUs
-        tp.dgx2(2, relay=True),  # who sends over a NIC does not receive over it
+        tp.dgx2(2, relay=True),  # an NPU that sends over a NIC does not receive over it
         tp.mi300x(1),
         tp.mi300x(2, forwarding="store_and_forward"),
         tp.dgx_h100(2, link_model="blocking"),  # a link would be busy for the latencies of two
@@ -102,7 +102,7 @@ def test_a_schedule_with_matched_ports_is_executed_in_its_own_time():
 
 
 def test_a_longer_way_round_is_not_taken_for_the_default_route():
-    """A program would send over the direct link, so the schedule has to be run."""
+    """A program would send over the direct link, so its execution has to be simulated."""
     links = [(0, 1, 10e9, 1e-6), (1, 0, 10e9, 1e-6)]
     for npu in range(2):
         links += [(npu, 2, 10e9, 5e-6), (2, npu, 10e9, 5e-6)]
@@ -146,7 +146,7 @@ def test_npus_that_share_a_port_get_a_share_of_it(whole, sharing):
 
 
 def test_npus_take_turns_at_a_shared_port():
-    """Of 248 chunks that enter an NPU of a DGX-2, 11 come over half a NIC in time: 237 times 31.25 us, and a latency."""
+    """Of 248 chunks that enter an NPU of a DGX-2, 11 come over half a NIC: 237 times 31.25 us, and a latency."""
     whole = tp.dgx2(2)
     for kind, phases in (("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)):
         collective = tacos.collective.named(kind, whole, "1GB", chunks=8)
@@ -169,7 +169,7 @@ def test_turns_at_a_port_are_kept_at_any_size(size, chunks):
 
 
 def test_chunks_that_are_too_unequal_for_turns_are_refused():
-    """NPUs 0 to 3 have two bytes each, the others one: those wait too long for their turn."""
+    """NPUs 0 to 3 have two bytes each, the others one; the others would wait too long for their turn."""
     whole = tp.ndv2(2)
     collective = tacos.collective.all_gather(whole, 20, chunks=1)
     with pytest.raises(tacos.TacosError, match="cannot take turns at a shared port in time"):

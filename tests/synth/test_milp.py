@@ -1,4 +1,4 @@
-"""The milp engine: at the optimum where it is known, never worse than greedy, honest about the rest."""
+"""The milp engine: optimal where the optimum is known, never worse than greedy, with a gap where it is not proven."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"
 
 
 def fewest_epochs(topology, collective):
-    """By trying everything: breadth first over who has what, one chunk per link and epoch."""
+    """Search all sets of held chunks breadth first, with one chunk per link and epoch."""
     links = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     chunks = range(collective.chunks)
     begin = frozenset((c, n) for c in chunks for n in collective.inputs(c))
@@ -94,7 +94,7 @@ def test_known_optima_of_all_gathers(spec, chunks, epochs):
 
 
 def test_dgx1_takes_three_epochs():
-    """Seven chunks over six NVLinks, of which two times two are one fast link: 3 where greedy takes 4."""
+    """Seven chunks over six NVLinks, of which two times two form a fast link: 3 epochs, greedy takes 4."""
     box = tp.dgx1(latency="0s")
     collective = co.all_gather(box, "8MB", chunks=1)
     assert greedy(box, collective).time_s == pytest.approx(80e-6)
@@ -165,11 +165,11 @@ def test_ctrl_c_ends_the_solver():
     collective = co.all_to_all(topology, "9MB", chunks=3)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    begin = time.process_time()  # which a busy machine does not lengthen
+    begin = time.process_time()  # a busy machine does not lengthen it
     with pytest.raises(KeyboardInterrupt):
         milp(topology, collective, time_limit=300)
     timer.cancel()
-    assert time.process_time() - begin < 30  # the solver alone looks up after 40 s
+    assert time.process_time() - begin < 30  # by itself, the solver notices after 40 s
 
 
 @pytest.mark.slow

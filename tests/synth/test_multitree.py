@@ -31,7 +31,7 @@ def blocking(build, *sizes):
 
 
 def forest(topology):
-    """The trees of an all-gather: routes, and of each edge its tree, step and route."""
+    """Return the trees of an all-gather: routes, and the tree, step and route of each edge."""
     n = topology.npus
     everybody = np.tile(np.arange(n, dtype=np.int32), n)
     return grow(topology, everybody[:n], np.arange(n + 1) * n, everybody)
@@ -121,7 +121,7 @@ def test_right_on_groups_and_uneven_sizes(data):
 
 
 def test_roots_are_where_sums_are_made():
-    """With roots 0 and 3 of a ring of four, no other NPU ever sends a whole sum first."""
+    """With roots 0 and 3 of a ring of four, no other NPU is the first to send a complete sum."""
     topology = blocking(tp.ring, 4)
     collective = co.all_reduce(topology, 4000, chunks=1)
     schedule = multitree(topology, collective, roots=[0, 3])

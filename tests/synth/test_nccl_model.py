@@ -232,7 +232,7 @@ def judge(topology, collective, **options):
 @settings(max_examples=60)
 @given(st.data())
 def test_every_algorithm_is_right_on_random_clusters(data):
-    """Boxes of any sizes, groups in any order, with and without switches that sum, all that NCCL weighs."""
+    """Boxes of any sizes, groups in any order, with and without switches that sum, all candidates of NCCL."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     flags = {name: data.draw(st.booleans()) for name in ("nvls", "collnet")}
     topology = cluster(sizes, **flags)
@@ -298,7 +298,7 @@ def test_right_with_an_open_number_of_chunks(topology, kind):
 
 
 def test_several_collectives_at_once():
-    """One that would go through the switch takes rings beside one that sends directly."""
+    """An all-reduce that would use the switch takes rings alongside a collective that sends directly."""
     topology = tp.dgx_h100(nvls=True)
     both = co.together(
         co.all_reduce(topology, "1GB", group=[0, 1, 2, 3], chunks=2),
@@ -382,7 +382,7 @@ def test_the_choice_follows_the_size():
 
 
 def test_slow_links_make_slow_hops():
-    """NCCL's latencies are those of NVLink and InfiniBand; a longer cable counts as it is."""
+    """NCCL's latencies are those of NVLink and InfiniBand; a slower link counts with its own."""
     near, far = tp.dgx_h100(2), tp.dgx_h100(2, nic_latency="1ms")
     times = [estimate(t, co.all_gather(t, "1KB")).time_s for t in (near, far)]
     assert times[1] - times[0] == pytest.approx(2e-3, rel=0.05)  # one hop between boxes, two links

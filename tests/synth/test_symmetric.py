@@ -1,4 +1,4 @@
-"""The symmetric engine: equal to the bound, right for one NPU and for all, refusals."""
+"""The symmetric engine: equal to the bound, correct for one NPU and for all, refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def moves(rows):
 
 
 def is_right(schedule):
-    """The orbit and what it expands to: verified both, at one time."""
+    """Verify the orbit and its expansion, which must take the same time."""
     whole = schedule.expand()
     assert (schedule.form, whole.form) == ("orbit", "packed")
     assert tacos.verify(schedule).violations == ()
@@ -64,7 +64,7 @@ UNIFORM = [
 
 @pytest.mark.parametrize("topology", UNIFORM, ids=lambda t: f"{t.family}-{t.dims}")
 def test_an_all_gather_takes_as_many_steps_as_the_links_must(topology):
-    """Each NPU needs N - 1 chunks (times c) and has so many links for them."""
+    """Each NPU needs c·(N - 1) chunks, over its own links."""
     links = int(np.count_nonzero(topology.link_dst == 0))
     for chunks in (1, 3):
         steps = ceil(chunks * (topology.npus - 1) / links)
@@ -94,9 +94,9 @@ def test_a_switch_sends_one_chunk_after_the_other():
 
 
 def fluid_bound_ps(topology, chunks, chunk_bytes):
-    """Chunks must enter every coset of every set of dimensions by links of the others.
+    """Chunks must enter every coset of every set of dimensions over links of the other dimensions.
 
-    For all dimensions it is c·(N - 1) over the sum of rates.
+    Over links of all dimensions, it is c·(N - 1) over the sum of rates.
     """
     sizes = [size for _, size in topology.dims]
     strides = [prod(sizes[:d]) for d in range(len(sizes))]
@@ -140,7 +140,7 @@ def test_unequal_speeds_come_close_to_the_bound(spec, chunks, share):
 
 
 def test_a_slow_link_leaves_the_last_chunk_to_a_fast_one():
-    """Two by two, x ten times as fast as y: x, then y, then x + y by x from y; y alone would take 20."""
+    """Two by two, x ten times as fast as y: 1 us for y, then 0.1 us over x for x + y; over y, 2 us in all."""
     speeds = ("10GB/s", "1GB/s")
     topology = tp.torus(2, 2, bandwidth=speeds, latency=0, link_model="blocking")
     schedule = solved(topology, chunk_bytes=1000)
@@ -153,7 +153,7 @@ def test_a_slow_link_leaves_the_last_chunk_to_a_fast_one():
      ("fc:6", 1), ("ring:4*fc:8*switch:4", 1), ("ring:8@200GB/s,500ns*ring:4@25GB/s,500ns", 2)],
 )  # fmt: skip
 def test_an_all_to_all_keeps_the_busiest_link_busy(spec, chunks):
-    """Shortest ways: a ring of n carries n²/8 hops each way for every place elsewhere."""
+    """Shortest routes: a ring of n carries n²/8 hops each way for every position in other dimensions."""
     topology = tp.parse(spec)
     schedule = solved(topology, "all_to_all", chunks)
     periods = {}
@@ -370,7 +370,7 @@ def test_false_claims_of_symmetry_are_refused():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unreachable_npus_are_named(kind):
-    """Two rings that nothing joins."""
+    """Two rings without a link between them."""
     v = np.arange(6)
     rings = Links(v, v // 3 * 3 + (v + 1) % 3, 10**9, 0)
     topology = assemble(6, [rings], dims=[("ring", 3), ("ring", 2)], symmetric=True)

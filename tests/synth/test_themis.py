@@ -1,4 +1,4 @@
-"""Themis: phases timed by hand, right on every symmetric network, and all dimensions in use."""
+"""Themis: phases timed by hand, correct on every symmetric network, and all dimensions in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 def time_us(topology, kind, *, chunks, **options):
-    """Microseconds with blocks of 1 KB, after checking that the schedule is right."""
+    """Verify the schedule with blocks of 1 KB, and return its time in microseconds."""
     collective = co.named(kind, topology, 1000 * chunks * topology.npus, chunks=chunks)
     schedule = themis(topology, collective, **options)
     tacos.verify(schedule).raise_if_failed()
@@ -38,7 +38,7 @@ def test_two_chunks_take_opposite_orders():
     assert time_us(topology, "reduce_scatter", chunks=2) == 3
     assert time_us(topology, "reduce_scatter", chunks=2, order=[0, 1]) == 5
     assert time_us(topology, "all_gather", chunks=2) == 3
-    # There and back, then 2, 1, 1, 2 us: dimension 0 is taken from 0 to 4 and from 4 to 8 us.
+    # There and back, phases take 2, 1, 1, 2 us. In one order, dimension 0 is busy from 0 to 8 us.
     assert time_us(topology, "all_reduce", chunks=2) == 6
     assert time_us(topology, "all_reduce", chunks=2, order=[0, 1]) == 8
 
@@ -98,8 +98,8 @@ def test_right_on_symmetric_networks(data):
 
 
 def test_utilisation_of_three_dimensions():
-    """1,024 NPUs, 64 chunks, three alike dimensions. In one order the first of them has all the work:
-    15/16 of 2 S, where the ideal is a third of 1023/1024. Themis comes close to the ideal.
+    """1,024 NPUs, 64 chunks, three dimensions of equal speed. In one order the first carries 15/16 of 2 S,
+    where the ideal is a third of 1023/1024 of it. Themis comes close to the ideal.
     """
     topology = tp.product(
         tp.switch(16, **NO_LATENCY), tp.switch(8, **NO_LATENCY), tp.switch(8, **NO_LATENCY)

@@ -22,7 +22,7 @@ BLOCKING: dict[str, Any] = {"bandwidth": "1GB/s", "latency": "1us", "link_model"
 
 
 def layout(topology, place, *, trials, fixed_root=False):
-    """Ranks for the places of two trees of all NPUs, and how many edges each link then has."""
+    """Return the ranks at the places of two trees of all NPUs, and how many edges use each link."""
     n = topology.npus
     everybody = np.arange(n)
     dst = np.tile(everybody, n)
@@ -42,7 +42,7 @@ def layout(topology, place, *, trials, fixed_root=False):
 
 
 def test_a_clique_has_a_link_for_every_edge():
-    """In rank order with one tree a step behind the other, eight NPUs share links; no need to."""
+    """In rank order with one tree a step behind the other, edges share links; they need not."""
     place = np.concatenate([np.arange(8), [0], np.roll(np.arange(1, 8), -1)])
     _, before = layout(tp.fully_connected(8), place, trials=0)
     _, after = layout(tp.fully_connected(8), place, trials=2**14)
@@ -63,7 +63,7 @@ def test_layouts_are_permutations(data):
     again, _ = layout(topology, found.ravel(), trials=0)
     assert (again == found).all()
     _, before = layout(topology, place, trials=0)
-    assert (load**3).sum() <= (before**3).sum()  # what the search lowers
+    assert (load**3).sum() <= (before**3).sum()  # what the search minimizes
 
 
 def test_sums_go_down_while_others_come_up():
@@ -94,7 +94,7 @@ def test_a_dgx1_has_room_for_both_trees():
 
 @pytest.mark.parametrize("name", ["c-cube", "double-binary-tree"])
 def test_an_open_number_of_chunks_follows_the_size(name):
-    """Depth 8, 1 us: 64 MB at 1 GB/s are best cut into 2·√(8 · 32 ms / 1 us) = 1010 pieces."""
+    """Depth 8, 1 us: 64 MB at 1 GB/s are best cut into 2·√(8 · 32 ms / 1 us), about 1010 pieces."""
     topology = tp.fully_connected(8, bandwidth="1GB/s", latency="1us")
     sizes = {"8KB": 1, "64MB": 1010 // 8}
     for size, chunks in sizes.items():

@@ -1,4 +1,4 @@
-"""Topologies from lists of links, changed ones, and what describes them."""
+"""Topologies from lists of links, their edits, and their descriptions."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_renumbering_there_and_back(topology, random):
 
 @given(topologies(), st.data())
 def test_subset_keeps_the_ways_between_its_npus(topology, data):
-    """Exactly the links on a way between two of the NPUs that passes only switches."""
+    """Exactly the links on paths between two of the NPUs that pass only through switches."""
     npus = data.draw(st.permutations(range(topology.npus)))
     npus = npus[: data.draw(st.integers(1, topology.npus))]
     kept = graph(topology).subgraph([*npus, *range(topology.npus, topology.nodes)])
@@ -159,7 +159,7 @@ def test_subset_keeps_the_ways_between_its_npus(topology, data):
 
 
 def test_subset_forgets_switches_that_lead_nowhere():
-    """Box 0 of two: its rails, and with a spine above them the spine too, joined it to box 1."""
+    """From one box of two, the rails lead nowhere; from a single NPU, neither does its leaf nor the spine."""
     cluster = tp.rail(2, 4)
     assert (cluster.switches, tp.subset(cluster, range(4)).switches) == (6, 1)
     assert link_ends(tp.subset(cluster, [1, 0])) == [(1, 2), (0, 2), (2, 1), (2, 0)]

@@ -1,4 +1,4 @@
-"""Clusters and machines by name: their links, and what is known of their speeds."""
+"""Clusters and machines by name: their links and their known speeds."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def test_dragonfly_plus_by_hand():
 
 
 def gathers_at(topology, x_Bps, npus):
-    """Whether every NPU can broadcast at rate x at once, seen from the given NPUs.
+    """Whether all NPUs can broadcast at rate x at once, checked at the given receivers.
 
-    The test of ForestColl: a source feeds each NPU at rate x; all of it must reach every NPU.
+    ForestColl's test: a source feeds each NPU at rate x; the whole flow must reach every NPU.
     """
     scale = x_Bps.denominator
     flow = nx.DiGraph()
@@ -141,9 +141,9 @@ def gathers_at(topology, x_Bps, npus):
     ],
 )
 def test_all_gather_optimum_of_machines(build, x, algbw):
-    """The optimum ForestColl states, or finds for TACCL's and TE-CCL's inputs, and no more.
+    """A machine reaches the optimum that ForestColl states, or finds for TACCL's and TE-CCL's inputs, and no more.
 
-    `x` is the tightest cut by hand in GB/s: bandwidth into it over the NPUs outside.
+    `x` is the tightest cut by hand, in GB/s: the bandwidth into it, divided by the number of NPUs outside.
     """
     topology = build()
     assert float(x * topology.npus) == pytest.approx(algbw, abs=0.005)
@@ -182,7 +182,7 @@ def test_dgx2_without_relay_receives_everywhere():
 
 
 def test_mi250_dies_have_seven_links():
-    """Four to the other die of the package, three away: 300 GB/s leave a package."""
+    """Four to the other die of the package, three to other packages: 300 GB/s leave a package."""
     box = tp.mi250(bandwidth="1GB/s")
     out = np.zeros(16)
     np.add.at(out, box.link_src, box.link_bandwidth_Bps)

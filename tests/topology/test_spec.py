@@ -1,3 +1,5 @@
+"""Short names of topologies: examples, other names, and wrong ones."""
+
 from __future__ import annotations
 
 import re
@@ -137,7 +139,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=9).map("".join) | st.text(max_size=10))
 def test_garbage_is_a_topology_or_a_spec_error(text):
-    # Networks of millions of links are left out only because they take their time.
+    # Networks of millions of links are left out only because they take long.
     assume(not re.search("[0-9]{2}(?!GB)", text) and text.count("*") < 2)
     try:
         assert tp.parse(text).npus >= 1

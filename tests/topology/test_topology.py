@@ -1,4 +1,4 @@
-"""Regular networks, built by size: their links, and what is symmetric."""
+"""Regular networks, built by size: their links and their symmetry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_switches_of_a_product_by_hand():
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.booleans())
 def test_grids_are_those_of_networkx(sizes, wraps):
-    """networkx makes no difference between a wrap-around link and a link of a dimension of 2."""
+    """networkx does not distinguish the wrap-around link of a dimension of 2 from its other link."""
     ours = (tp.torus if wraps else tp.mesh)(*sizes)
     theirs = nx.grid_graph(dim=sizes, periodic=[wraps and n > 2 for n in sizes])
     radix = np.cumprod([1, *sizes[:-1]])
@@ -135,7 +135,7 @@ def test_fully_connected_blocks_are_offsets():
 def test_what_is_called_symmetric_is(topology):
     """Translating the coordinates maps the links onto themselves.
 
-    A switch is known by the NPUs around it: none of these networks has switches behind switches.
+    A switch is identified by the NPUs around it, since none of these networks joins switches.
     """
     if not topology.symmetric:
         return

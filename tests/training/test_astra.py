@@ -1,4 +1,4 @@
-"""Steps under ASTRA-sim's rules, and what is written for ASTRA-sim."""
+"""Steps under ASTRA-sim's rules, and the files that are written for ASTRA-sim."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_astra_sim_asks_of_a_workload(split):
     job, w = AstraJob.of(found), found.workload
     made = job.workload
     assert tacos.verify(made).ok
-    # A number means one algorithm on all ranks, and a group has one algorithm.
+    # A node's id stands for one algorithm on all ranks, and each group has one algorithm.
     of_group = defaultdict(set)
     for row in np.flatnonzero(made.kind == COLL).tolist():
         name = job.chosen[int(made.id[row])]
@@ -75,7 +75,7 @@ def test_what_astra_sim_asks_of_a_workload(split):
     before, after = (np.bincount(one.rank, one.duration_ps) for one in (w, made))
     assert np.abs(before - after).max() <= US // 2
     assert np.abs(w.duration_ps[rows] - made.duration_ps[rows]).max() <= US
-    # Messages between stages meet no message of an algorithm.
+    # Tags of messages between stages differ from those of all algorithms.
     messages = made.peer >= 0
     most = max(int(nodes.workload.tag.max()) for nodes, _ in job.algorithms.values())
     assert not messages.any() or most < made.tag[messages].min() <= made.tag.max() < 500_000_000

@@ -67,7 +67,7 @@ def test_unknown_names_suggest_the_one_that_was_meant():
 
 
 def recorded(table, shapes=SHAPES, noise=0.0):
-    """What a probe of a device would record, if it were exactly as a table says."""
+    """What a probe would record of a device that matches a table exactly."""
     rng = np.random.default_rng(1)
 
     def seen(seconds):
@@ -184,7 +184,7 @@ def test_measuring_needs_a_gpu():
 
 
 def test_measuring_gives_rows_that_can_be_fitted():
-    """On the CPU, with shapes that take microseconds: what runs on a GPU, but for its clock."""
+    """On the CPU, with shapes that take microseconds: the code that runs on a GPU, except for its clock."""
     pytest.importorskip("torch")
     rows = measure(
         "cpu",

@@ -1,4 +1,4 @@
-"""The graph of a step, and the exact simulation against the folded one."""
+"""The graph of a step, and the exact simulation compared with the folded one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def random_case(number):
     return model, split, net
 
 
-# Links take nothing from computation in a simulation of links.
+# The simulation of links does not slow computation down while links are busy.
 PLAIN = replace(training.SOFTWARE["compiled"], interference=0.0, dispatch_s=0.0)
 
 
@@ -142,7 +142,7 @@ def compared(numbers):
         model, split, net = random_case(number)
         rough = training.step(model, split, net, **how)
         fine = training.step(model, split, net, **how, fidelity="exact")
-        # Where communication is most of the step, what little the costs of collectives differ by shows.
+        # If much of the step is communication, small differences between the costs of collectives show.
         near = 0.02 if rough.exposed_s < 0.2 * rough.time_s else 0.15
         assert fine.time_s == pytest.approx(rough.time_s, rel=near), (number, split)
         assert sum(fine.parts.values()) == pytest.approx(fine.time_s, rel=1e-9)
@@ -160,7 +160,7 @@ def test_folded_and_exact_agree_on_many_steps():
 
 
 def test_overlap_of_tensor_and_expert_parallelism_is_in_the_graph():
-    """Parts of tensors go round while products run; exchanges with experts run beside a layer."""
+    """Parts of tensors circulate while matrix products run; exchanges with experts overlap with a layer."""
     how = {"collectives": "ring", "oversubscribe": True, "software": PLAIN}
     some = training.Experts(count=16, active=2, ffn=4096)
     for model, split, flag in (
@@ -197,7 +197,7 @@ def test_a_straggler_and_jitter_stretch_the_computations_of_their_ranks():
     w = slow.workload
     lasts = np.bincount(w.rank, w.duration_ps)
     assert lasts[3] == pytest.approx(2 * lasts[0], rel=1e-6)
-    # All wait for it in every layer, or at the end: the step is longer by what it computes longer.
+    # All ranks wait for it, in every layer or at the end: the step is longer by its extra computation.
     assert slow.time_s == pytest.approx(usual.time_s + lasts[0] * 1e-12, rel=0.02)
     rough = training.step(model, split, ONE, **how | {"fidelity": "folded"}, stragglers={3: 2.0})
     assert slow.time_s == pytest.approx(rough.time_s, rel=0.02)
@@ -205,13 +205,13 @@ def test_a_straggler_and_jitter_stretch_the_computations_of_their_ranks():
     assert noisy[0].time_s == noisy[1].time_s != noisy[2].time_s
     spread = np.bincount(noisy[0].workload.rank, noisy[0].workload.duration_ps)
     assert len(set(spread.tolist())) == 8
-    # The host's part of a step is nobody's computation.
+    # The host's part of a step does not count as computation of any rank.
     hosts = training.step(model, split, ONE, **how | {"software": "current"}, stragglers={3: 2.0})
     assert hosts.idle_s == pytest.approx(0.1)
 
 
 def test_slow_and_dead_links_make_the_step_longer():
-    """A dead NIC leaves its traffic to the others of the box, a slow one to itself, in all fidelities."""
+    """The other NICs of a box carry the traffic of a dead NIC; a slow NIC keeps its own. In all fidelities."""
     model, split = small(), training.Parallelism(tp=8, dp=2, batch=2)
     for fidelity in ("folded", "exact", "astra"):
         how = {"collectives": "nccl", "software": PLAIN, "fidelity": fidelity}
@@ -230,7 +230,7 @@ def test_slow_and_dead_links_make_the_step_longer():
 
 
 def test_groups_whose_members_are_no_neighbours():
-    """On a torus, members of a group may reach each other through others only."""
+    """On a torus, members of a group may reach each other only through other NPUs."""
     torus = tacos.topology.torus(4, 4, bandwidth="100GB/s")
     split = training.Parallelism(tp=2, pp=2, dp=4, batch=8)
     rough = training.step(small(), split, torus, collectives="ring", software=PLAIN)

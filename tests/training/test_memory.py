@@ -12,8 +12,8 @@ from tacos.training import Parallelism
 from tacos.training.devices import device
 from tacos.training.memory import activation_bytes, over_capacity, parameters_of
 
-# Model, GPUs, pp, vp, microbatch; GiB of parameters and optimizer, of activations without any measure and with selective
-# recomputation and sequence parallelism (figure 1).
+# Model, GPUs, pp, vp, microbatch; GiB of parameters and optimizer, of activations without savings, and of activations
+# with selective recomputation and sequence parallelism (figure 1).
 FIGURE_1 = [
     ("gpt-22b", 8, 1, 1, 4, 45.56, 59.25, 9.56),
     ("gpt3-175b", 64, 8, 3, 1, 45.56, 66.84, 12.35),
@@ -23,7 +23,9 @@ FIGURE_1 = [
 
 
 def shares(model, tp, microbatch):
-    """Activations of a layer with sequence parallelism, selective recomputation, both, and full recomputation, over those without."""
+    """Activations of a layer with sequence parallelism, selective recomputation, both, and full recomputation.
+
+    In percent of those without."""
 
     def of(recompute, sequence_parallel):
         parallel = Parallelism(

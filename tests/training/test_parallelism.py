@@ -48,7 +48,7 @@ def test_every_npu_is_in_one_group_of_each_kind(tp, cp, dp, pp, order):
     for kind in ("tp", "cp", "ep", "dp", "edp", "pp"):
         members = getattr(groups, kind)
         assert sorted(members.ravel().tolist()) == list(range(parallel.npus))
-    # Two NPUs of one group of a kind are in different groups of every other kind that is independent of it.
+    # All NPUs of a tensor-parallel group are in the same stage of the pipeline.
     for row in groups.tp:
         assert len(np.unique(np.argwhere(np.isin(groups.pp, row))[:, 1])) == 1
 
@@ -69,7 +69,7 @@ def test_layers_are_dealt_out_evenly(pp, vp, layers, counted):
 
 
 def test_llama_405b_as_it_was_trained():
-    """126 layers, embedding and output on 8 stages of 8 virtual ones: two each, and one less at both ends."""
+    """126 layers, embedding and output on 8 x 8 virtual stages: two layers each, and one less at both ends."""
     dealt = Parallelism(pp=8, vp=8, count_embedding=True).stage_layers(126)
     assert dealt == (1, *[2] * 62, 1)
 

@@ -123,7 +123,7 @@ def test_a_pipeline_with_columns_of_the_wrong_length_is_refused():
 
 
 def test_a_group_alone_takes_what_nccl_takes():
-    """Of nccl-tests' time, without what its host adds between two kernels."""
+    """The time of nccl-tests, without what its host adds between two kernels."""
     topology = tacos.topology.dgx_h100(4)
     collective = tacos.collective.all_reduce(topology, 2**30)
     alone = Communication(topology).of(np.arange(32, dtype=np.int32)[None])
@@ -186,7 +186,7 @@ def test_synthesized_collectives_never_cost_more_than_nccl():
 
 @pytest.mark.parametrize("collectives", ["nccl", "ring", "auto"])
 def test_the_slowest_group_decides(collectives):
-    """NPU 3 of the first box has half of a NIC. All-gathers over the rails end when the slowest of them does."""
+    """The NIC of NPU 3 in the first box is half as fast. All-gathers over the rails end when the slowest does."""
     boxes = tacos.topology.dgx_h100(2)
     rails = np.ascontiguousarray(np.arange(16, dtype=np.int32).reshape(2, 8).T)
     slow = training.disturbed(boxes, ["nic=3,slowdown=2"])
@@ -291,7 +291,7 @@ def test_gradients_are_summed_in_what_nccl_takes():
 
 
 def test_overlapped_gradients_leave_the_last_bucket():
-    """Of buckets that are summed faster than layers are computed, only the last one is exposed."""
+    """If buckets are summed faster than layers are computed, only the last one is exposed."""
     topology = tacos.topology.dgx_h100(1)
     parallel = Parallelism(dp=8, microbatch=8, overlap_gradients=True)
     found = training.step(SMALL, parallel, topology, software=QUIET, oversubscribe=True)
@@ -326,7 +326,7 @@ def test_what_must_not_make_a_step_slower():
     assert time_s(network=tacos.topology.scale(topology, bandwidth=2)) < usual
     assert time_s(device="h200") <= usual
     assert time_s(dtype="fp8") < usual
-    # And what must.
+    # And what must make it slower.
     assert time_s(replace(base, recompute="selective")) > usual
     assert time_s(replace(base, recompute="full")) > time_s(replace(base, recompute="selective"))
     assert time_s(stragglers={5: 1.5}) > usual

@@ -38,7 +38,7 @@ def test_a_link_carries_one_transfer_at_a_time(model, busy):
 
 
 def test_a_long_transfer_hides_no_later_overlap():
-    """0 is busy for 10 us; 1 and 2 both fall into it, although 1 is over before 2 begins."""
+    """Transfer 0 takes 10 us; 1 and 2 both overlap it, although 1 ends before 2 begins."""
     topology = line(2)
     collective = co.custom(topology, [10_000, 1000, 1000], [[0]] * 3, [[1]] * 3)
     table = routes(topology, pairs=([0], [1]))

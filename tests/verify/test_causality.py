@@ -77,7 +77,7 @@ def test_an_npu_without_a_contribution_has_no_input_to_read():
 
 
 def test_the_legs_of_a_route_follow_each_other():
-    """0 -> 1 -> 2 as one route through NPU 1, where the whole chunk must be after 2 us."""
+    """0 -> 1 -> 2 as one route through NPU 1, where the whole chunk arrives after 2 us."""
     topology = line()
     collective = co.send_recv(topology, [(0, 2, 1000)], chunks=1)
     table = routes(topology, pairs=([0], [2]))

@@ -1,4 +1,4 @@
-"""Chunks that are proven node by node: copies to all and sums over all, right and with a few rows changed."""
+"""Chunks that are proven node by node: copies to all and sums over all, correct and with a few rows changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_oracle_agrees_where_all_nodes_take_part(network, kind, data):
 
 
 def summed(back):
-    """NPUs 0 and 2 send their parts to NPU 1, there after 2 us; the sum goes back at times `back`, there 2 us later."""
+    """Parts of NPUs 0 and 2 reach NPU 1 after 2 us; the sum goes back at times `back` and arrives 2 us later."""
     topology = line()
     collective = co.custom(topology, [1000], before=[[0, 1, 2]], after=[[0, 1, 2]], reduces=[True])
     table = routes(topology, pairs=([0, 2, 1, 1], [1, 1, 0, 2]))
@@ -54,7 +54,7 @@ def test_a_sum_that_leaves_a_moment_too_early_lacks_a_part():
 
 
 def test_a_sum_that_arrives_before_the_part_has_left_is_overwritten():
-    """NPU 0 sends its part to 1 only when the sum of the others, without it, has come back: it overwrites its own."""
+    """NPU 0 sends its part to 1 only after the sum of the others has come back and overwritten it."""
     topology = line(2)
     collective = co.custom(topology, [1000], before=[[0, 1]], after=[[0, 1]], reduces=[True])
     table = routes(topology, pairs=([0, 1], [1, 0]))
@@ -63,7 +63,7 @@ def test_a_sum_that_arrives_before_the_part_has_left_is_overwritten():
 
 
 def test_two_that_keep_their_sums_are_not_one_sum():
-    """In a line of four, 0 adds to 1 and 3 to 2: two sums of two, of which none is copied."""
+    """In a line of four, 0 adds to 1 and 3 to 2: two sums of two, neither of which is copied."""
     topology = line(4)
     collective = co.custom(topology, [1000], before=[[0, 1, 2, 3]], after=[[1]], reduces=[True])
     table = routes(topology, pairs=([0, 3], [1, 2]))

@@ -1,4 +1,4 @@
-"""The verifier against the oracle: random schedules, right and with a few rows changed."""
+"""The verifier against the oracle: random schedules, correct and with a few rows changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found_wrongs(schedule, **options):
 
 
 def true_wrongs(schedule, **options):
-    """The same as the oracle has it."""
+    """What the oracle finds, in the same form."""
     wrongs = set()
     for rule, first, *_ in oracle.examine(schedule, **options):
         if rule == "capacity":
@@ -37,9 +37,10 @@ def true_wrongs(schedule, **options):
 
 
 def comparable(wrongs):
-    """All wrongs but the consequences of broken causality: what a transfer carries that its source does not hold yet is undefined.
+    """Leave out the consequences of broken causality.
 
-    That leaves the sums of this chunk open, and which of its transfers are of use, but nothing about other chunks.
+    A transfer whose source does not hold the chunk yet carries an undefined value. So the sums of this chunk are
+    undefined, and which of its transfers are needed; other chunks are not affected.
     """
     broken = {chunk for rule, _, chunk, _ in wrongs if rule == "causality"}
     return {

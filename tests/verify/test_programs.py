@@ -1,4 +1,4 @@
-"""The checker of programs: right ones pass, and each way to be wrong has its sentence."""
+"""The checker of programs: correct ones pass, and each kind of fault has its own message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_lowered_programs_are_proven(network, data):
 @given(seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=150)
 def test_the_checker_agrees_with_running_the_program(seed, data):
-    """Whatever one change does to a program: what runs wrong in some order is not proven right."""
+    """A program with one change that runs wrong in some order is not proven correct."""
     topology = data.draw(st.sampled_from([tp.ring(4), tp.mesh(2, 2), tp.fully_connected(3)]))
     kind = data.draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]))
     engine = data.draw(st.sampled_from(["greedy", "ring", "direct"]))
@@ -79,7 +79,7 @@ def test_the_checker_agrees_with_running_the_program(seed, data):
 
 
 def touched(program, step, rank):
-    """The places that a step reads, and those it writes: (rank, buffer, slot)."""
+    """Return the slots that a step reads, and those it writes: (rank, buffer, slot)."""
     op = STEP_OPS[program.op[step]]
     reader = int(program.peer[step]) if op in ("get", "get_reduce") else rank
     writer = int(program.peer[step]) if op == "put" else rank
@@ -91,7 +91,7 @@ def touched(program, step, rank):
 
 
 def has_race(program):
-    """Whether two steps that touch a place, one of them writing, are not ordered: all pairs, by force."""
+    """Return whether two steps that use a slot, one of them writing, are unordered: all pairs, by force."""
     begin = set(program.thread_begin.tolist())
     rank = np.repeat(program.thread_rank, np.diff(program.thread_begin)).tolist()
     waits = []
@@ -116,7 +116,7 @@ def has_race(program):
 @given(seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=100)
 def test_races_are_what_nothing_orders(seed, data, tmp_path_factory):
-    """Some dependencies are left out; often messages by way of other ranks order the steps still."""
+    """Some dependencies are left out; messages through other ranks often still order the steps."""
     topology = data.draw(st.sampled_from([tp.ring(4), tp.mesh(2, 3), tp.fully_connected(3)]))
     kind = data.draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]))
     collective = co.named(kind, topology, "12KB", chunks=1)
@@ -287,7 +287,7 @@ def test_a_sum_added_to_itself_over_and_over():
 
 
 def test_order_by_way_of_another_rank_costs_no_square():
-    """40,000 slots are read only after a message that came back; a search for each takes minutes."""
+    """40,000 slots are read only after a message that came back; a search for each would take minutes."""
     many = 40_000
     first = [("copy", INPUT, 0, SCRATCH, i) for i in range(many)]
     back = many + 1 + 1 + many + 1 + 2 * many + 2

@@ -1,4 +1,4 @@
-"""What the report says, and how verifying is watched and stopped."""
+"""What the report says, and how verification shows progress and is stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.strategies import orders
 
 
 def many_wrong(n=8):
-    """An all-gather in which nothing is ever sent: n·(n-1) things are missing."""
+    """An all-gather in which nothing is ever sent: n·(n-1) chunks are missing."""
     topology = tp.ring(n)
     collective = co.all_gather(topology, n * 1000, chunks=1)
     return packed(collective, routes(topology, pairs=([0], [1])), [])

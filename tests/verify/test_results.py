@@ -121,7 +121,7 @@ def test_recursive_doubling_out_of_step_counts_twice():
 
 
 def test_one_shot_all_reduce_is_right():
-    """Everybody sends its input to everybody; acc may meanwhile hold anything."""
+    """Every NPU sends its input to all others; meanwhile acc may hold anything."""
     topology = tp.fully_connected(4, bandwidth="1GB/s", latency="1us")
     collective = co.all_reduce(topology, 4000, chunks=1)
     src, dst = np.nonzero(~np.eye(4, dtype=bool))

@@ -31,7 +31,7 @@ def ports(topology):
 @pytest.mark.parametrize("model", ["pipelined", "blocking"])
 @pytest.mark.parametrize("forwarding", ["cut_through", "store_and_forward"])
 def test_all_reduce_in_the_switch_is_right(model, forwarding):
-    """Up to the switch, where all inputs join, and from there to everybody."""
+    """Up to the switch, where all inputs join, and from there to all NPUs."""
     topology = tp.switch(4, link_model=model, forwarding=forwarding, **SHARP)
     up, down = ports(topology)
     collective = co.all_reduce(topology, 4000, chunks=1)
@@ -53,7 +53,7 @@ def test_all_reduce_in_the_switch_is_right(model, forwarding):
 
 @pytest.mark.parametrize("owner", [0, 2])
 def test_all_reduce_through_an_npu_is_right(owner):
-    """The others' inputs join in the switch on their way to the owner, who multicasts the sum."""
+    """The others' inputs join in the switch on their way to the owner, which multicasts the sum."""
     topology = tp.switch(4, **SHARP)
     up, down = ports(topology)
     others = [npu for npu in range(4) if npu != owner]

@@ -74,7 +74,7 @@ def test_only_the_second_of_two_equal_deliveries_is_unneeded():
 
 
 def test_what_an_input_hides_is_unneeded():
-    """NPU 1 gets 0's contribution, but only its own input is sent on; 2 hears from 0 directly."""
+    """NPU 1 gets 0's contribution, but sends on only its own input; 2 gets 0's directly."""
     topology = tp.fully_connected(3, bandwidth="1GB/s", latency="1us")
     collective = co.custom(topology, [1000], [[0, 1]], [[2]], reduces=True)
     table = routes(topology, pairs=([0, 1, 0], [2, 2, 1]))

@@ -1,4 +1,4 @@
-"""Charts: what is drawn lies where its numbers say, within the plot, with words that fit."""
+"""Charts: marks lie where their values say, within the plot, and texts fit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plot(svg):
 
 
 def placed_texts(svg):
-    """All level texts with the places they have on the paper."""
+    """All horizontal texts with their positions in the picture."""
     moved = {id(g[-1]): place(g) for g in shapes(svg, "g") if g.get("transform")}
     for one in shapes(svg, "text"):
         if "rotate" not in one.get("transform", ""):
@@ -115,7 +115,7 @@ def test_every_value_has_a_marker_within_the_plot_and_higher_is_higher(table, lo
 
 
 def test_a_logarithmic_axis_spaces_by_ratio_and_an_even_one_by_difference():
-    """1, 10 and 100 KB are evenly apart on the one; 25, 50 and 75 GB/s on the other."""
+    """1, 10 and 100 KB are evenly spaced on a logarithmic axis; 25, 50 and 75 GB/s on a linear one."""
     svg = lines([Series("ring", [25e9, 50e9, 75e9], [1e3, 1e4, 1e5])], SIZE, SPEED)
     (x0, y0), (x1, y1), (x2, y2) = marks(svg).values()
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
@@ -272,7 +272,7 @@ def test_a_wrong_heat_map_is_named(wrong, message):
         heat_map(x=Axis("time", "time"), **call)
 
 
-# Pictures of several, and files.
+# Stacked pictures, and files.
 
 
 def test_stacked_pictures_do_not_overlap(tmp_path):
@@ -290,7 +290,7 @@ def test_stacked_pictures_do_not_overlap(tmp_path):
 
 
 def test_a_sweep_explains_the_shade_and_marks_rejected_engines():
-    """Wrong at the first size with a known time, failed at the second: one cross at its value, one on the axis."""
+    """An engine is wrong at the first size and fails at the second: one cross at its time, one on the axis."""
     topology = tacos.topology.ring(4)
     sweep = tacos.compare(
         topology,

@@ -1,3 +1,5 @@
+"""Pictures of topologies: layouts, links, sizes, labels and files."""
+
 from __future__ import annotations
 
 import sys
@@ -204,7 +206,7 @@ def test_names_are_labels_and_are_escaped():
     names = ["<&>", "\x01"]
     assert {"<&>", "\ufffd"} <= set(texts(draw(build.from_links(2, rows, names=names))))
     long = build.from_links(2, rows, names=["a name too long for a node", "b"])
-    assert "a name too long for a node" in texts(draw(long))  # under it
+    assert "a name too long for a node" in texts(draw(long))  # below the node
     endless = build.from_links(2, rows, names=["a name" * 30, "b"])
     assert {"0", "1"} <= set(texts(draw(endless)))
     assert "a name too long for a node" in texts(draw(long, labels="names"))
@@ -299,7 +301,7 @@ def test_labels_are_readable(spec):
 
 
 def crossing(way, low, high):
-    """Whether any of the straight parts of a way enters a rectangle."""
+    """Whether any straight part of a path enters a rectangle."""
     steps = np.linspace(0, 1, 60)[:, None, None]
     points = (way[:-1] * (1 - steps) + way[1:] * steps).reshape(-1, 2)
     return bool(((points > low) & (points < high)).all(axis=1).any())
@@ -335,6 +337,5 @@ def test_an_npu_without_a_box_stands_beside_boxes_with_names(tmp_path):
     )
     layout = place(tacos.load(path))
     assert [frame.label for frame in layout.frames] == ["a", "b"]
-    assert (
-        len(set(layout.xy[:3, 0].round(6).tolist())) == 3
-    )  # none of a circle of three is above another
+    # Of three NPUs in a circle, none is above another.
+    assert len(set(layout.xy[:3, 0].round(6).tolist())) == 3

@@ -1,4 +1,4 @@
-"""What the viewer's page holds: columns against the schedule's own rows, and cases by hand."""
+"""The data of the viewer's page: columns compared with the schedule's rows, and cases by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def declared(interface):
 
 
 def test_the_viewer_has_the_types_of_the_record(relay):
-    """Columns exactly; of the facts, the page declares those that it uses."""
+    """The page declares all columns, and those facts that it uses."""
     found = record(relay)
     arrays = {"u1": "Uint8Array", "u4": "Uint32Array", "i4": "Int32Array", "f4": "Float32Array", "f8": "Float64Array"}  # fmt: skip
     assert declared("Columns") == {
@@ -96,9 +96,9 @@ def test_columns_by_hand(relay):
 
 
 def test_the_critical_path_by_hand(relay):
-    """Chunk 1 over the first link after chunk 0 left it, then over the second when it is there.
+    """Chunk 1 takes the first link when chunk 0 has left it, then the second link when it has arrived.
 
-    The second link is free of chunk 0 at the same moment, 3 us, but data are named first.
+    Chunk 0 leaves the second link at the same moment, 3 us, but data take precedence as the reason.
     """
     columns = record(relay).columns
     assert columns["path_chunk"].tolist() == [0, 1, 1]
@@ -108,7 +108,7 @@ def test_the_critical_path_by_hand(relay):
 
 
 def test_a_transfer_that_could_have_gone_earlier_is_held_back(relay):
-    """All starts 1 us later but the first: nothing waits for data or links any more."""
+    """All starts but the first are 1 us later: nothing waits for data or links any more."""
     later = np.array(relay.start, np.int64) * relay.quantum_ps
     later[later > 0] += US
     late = tacos.Schedule(
@@ -123,7 +123,7 @@ def test_a_transfer_that_could_have_gone_earlier_is_held_back(relay):
 
 
 def check_against_rows(schedule, columns, facts):
-    """Every transfer of the schedule is in the columns, with its times, and nothing else is."""
+    """Check that the columns hold every transfer of the schedule, with its times, and nothing else."""
     rows = schedule.expand().rows()
     tick = round(facts["tick_s"] * 1e12)
     lane = group_of(columns["lane_count"])
@@ -368,7 +368,7 @@ def test_write_page_leaves_nothing_half_written(relay, tmp_path):
 
 
 def test_a_link_that_is_down_is_not_busy(relay):
-    """Chunk 0 leaves at 0 and would leave the link at 1 us; from 0.5 to 2.5 us the link is down."""
+    """Chunk 0 starts at 0 and would leave the link at 1 us; from 0.5 to 2.5 us the link is down."""
     cut = tacos.Fault(link=(0, 1), begin="500ns", end="2500ns")
     trace = tacos.simulate(relay, faults=[cut])
     facts, columns = record(relay, trace)
@@ -401,7 +401,7 @@ def test_pages_say_what_was_simulated(relay):
 
 
 def test_executed_schedules_and_rings_are_views_of_the_page():
-    """Each view of a rule has the time that the program takes under it."""
+    """Each rule's view has the time that the program takes under that rule."""
     topology = tp.dgx_h100(2)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "64MB"), engine="greedy")
     text = page(schedule)

@@ -29,7 +29,7 @@ def step():
 
 
 def test_the_timeline_of_a_step_keeps_every_order(step):
-    """Nodes begin after what they wait for; collectives begin and end together; the end is the step's."""
+    """Nodes begin after their dependencies; ranks begin and end a collective together; the end is that of the step."""
     line = view.step_timeline(step)
     w = line.workload
     waiting = np.repeat(np.arange(w.nodes), np.diff(w.dep_begin))
@@ -141,7 +141,7 @@ def test_a_page_of_flight_records_shows_who_was_where():
         (2, 3.0, 8.0, "under way"),
         (3, 0.0, 8.0, "no record"),
     ]
-    # Who waits is led to the rank that never came.
+    # A span that waits points to that of the rank which never entered the call.
     assert columns["span_after"] == [-1, 3, 0, -1, -1, 3, -1]
     assert facts["headline"].startswith("Rank 1 fell behind first: it has not entered call 8")
     assert facts["marked"] == [1]

@@ -24,7 +24,7 @@ LAPTOP = {"width": 1366, "height": 650}  # what a browser leaves of 1366 x 768
 
 @pytest.fixture
 def view(browser, tmp_path):
-    """Opens a page; fails the test if the page complains or asks for anything from elsewhere."""
+    """Open a page; fail the test if the page logs anything or requests anything from elsewhere."""
     contexts, complaints, asked = [], [], []
     numbers = itertools.count()
 
@@ -276,7 +276,7 @@ def test_a_chunk_is_found_and_followed(view, mesh):
 
 
 def test_transfers_are_ready_when_what_they_read_has_arrived(view, mesh):
-    """Against the core's own account of who reads what."""
+    """Compared with the dependencies that the core computes."""
     shown = view(page(mesh))
     found = shown.evaluate(
         """() => { const run = viewer.runs[0];
@@ -468,7 +468,7 @@ def test_every_kind_of_network_opens(view, build):
 
 
 def test_trees_through_switches_have_all_their_ends(view):
-    """NPU 1 and 2 are added at the switch on their way to 0, which then reaches both at once."""
+    """Data of NPUs 1 and 2 are added at the switch on their way to 0, whose sum then reaches both at once."""
     topology = tp.switch(3, multicast=True, reduce=True)
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     up, down = [ends.index((k, 3)) for k in range(3)], [ends.index((3, k)) for k in range(3)]
@@ -521,7 +521,7 @@ def test_an_npu_outside_the_group_never_fills_up(view):
 
 @pytest.mark.slow
 def test_a_link_of_very_many_transfers_shows_its_queue(view):
-    """More than there can be arguments of one call in a browser."""
+    """More transfers than a call in a browser can have arguments."""
     topology = tp.mesh(2)
     schedule = tacos.synthesize(
         topology, co.broadcast(topology, "300MB", chunks=300_000), engine="greedy"

@@ -29,7 +29,7 @@ PORT = 1 << 16
 
 
 class Bench:
-    """One switch whose packets are made by hand: what the tests of the P4 programs do with a packet tester."""
+    """One switch that is sent hand-made packets, as the tests of the P4 programs do with a packet tester."""
 
     def __init__(self, workers: int, pool: int = 2) -> None:
         self.workers, self.pool = workers, pool
@@ -46,7 +46,7 @@ class Bench:
     def send(
         self, worker: int, values: list[int], slot: int = 0, use: int = 0
     ) -> dict[int, list[int]]:
-        """Send integers for the use of a slot; the results that come back, by port."""
+        """Send integers for a use of a slot; return the results by port."""
         sequence = slot + use * self.pool
         packet = contribution(self.generation, worker, sequence, slot, use % 2, values)
         answers = self.switch.receive(self.port(worker), packet, 0)
@@ -65,7 +65,7 @@ class Bench:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_basic_reduction(workers: int) -> None:
-    """BasicReduction: the last contribution makes the sum, which goes to all."""
+    """BasicReduction: the last contribution completes the sum, which goes to all workers."""
     bench = Bench(workers)
     for worker in range(workers - 1):
         assert bench.send(worker, [worker + 1, 10]) == {}
@@ -75,7 +75,7 @@ def test_basic_reduction(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_retransmit_after_reduction(workers: int) -> None:
-    """RetransmitAfterReduction: a contribution sent again after the sum gets the stored sum, alone."""
+    """RetransmitAfterReduction: a worker that retransmits after the sum gets the stored sum; the others get nothing."""
     bench = Bench(workers)
     for worker in range(workers):
         bench.send(worker, [1, 2])
@@ -116,7 +116,7 @@ def test_both_sets_reduction(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_slot_reuse(workers: int) -> None:
-    """SlotReuse: the third use overwrites the first; nothing of it is left in the sum."""
+    """SlotReuse: the third use overwrites the first, of which nothing is left in the sum."""
     bench = Bench(workers)
     for use in range(7):
         for worker in range(workers):
@@ -127,7 +127,7 @@ def test_slot_reuse(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_ignore_retransmissions(workers: int) -> None:
-    """IgnoreRetransmissions: a contribution sent again before the sum is not added again."""
+    """IgnoreRetransmissions: a contribution that is retransmitted before the sum is added once."""
     bench = Bench(workers)
     for _ in range(4):
         assert bench.send(0, [7]) == {}
@@ -151,14 +151,14 @@ def test_retransmit_from_previous_set(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_slot_reuse_and_retransmit(workers: int) -> None:
-    """SlotReuseAndRetransmit: a packet that comes two uses late is dropped; its bit in `seen` is clear again."""
+    """SlotReuseAndRetransmit: a packet that is two uses late is dropped, although its bit in `seen` is clear again."""
     bench = Bench(workers)
     for use in (0, 1):
         for worker in range(workers):
             bench.send(worker, [1 + use], use=use)
     for worker in range(1, workers):
         bench.send(worker, [100], use=2)
-    # A delayed copy of worker 0's first packet. A switch that knows versions only would add it.
+    # A delayed copy of worker 0's first packet. A switch that compares only versions would add it.
     assert bench.send(0, [1], use=0) == {}
     assert bench.switch.counters["old"] == 1
     assert bench.send(0, [100], use=2) == bench.to_all([100 * workers])
@@ -176,7 +176,7 @@ def test_different_ports_reduction(workers: int) -> None:
 
 
 def test_a_use_cannot_begin_early() -> None:
-    """The next use of a version is refused while the present one, or the other version's, is not finished."""
+    """The next use of a version is refused until its current use and the other version's are finished."""
     bench = Bench(2)
     bench.send(0, [1], use=0)
     assert bench.send(0, [1], use=2) == {}
@@ -229,7 +229,7 @@ def test_bad_packets_are_counted_and_not_added() -> None:
 
 
 def test_another_operation_fails_on_all_workers() -> None:
-    """Integers of operations that differ are never added; all workers hear of it."""
+    """Integers of different operations are never added; all workers are notified."""
     bench = Bench(3)
     bench.send(0, [5])
     packet = contribution(bench.generation, 1, 0, 0, 0, [5], tag=8)
@@ -237,7 +237,7 @@ def test_another_operation_fails_on_all_workers() -> None:
     assert [port for port, _ in answers] == [bench.port(w) for w in range(3)]
     assert all(b"worker 1 runs another operation than worker 0" in a for _, a in answers)
     assert bench.switch.generation("job") == 0
-    # A worker that lost the notice hears of it when it sends again.
+    # A worker that lost the notice gets it again when it retransmits.
     (_, again), *_ = bench.switch.receive(
         bench.port(2), contribution(bench.generation, 2, 0, 0, 0, [5]), 0
     )
@@ -280,7 +280,7 @@ def test_jobs_with_one_name_and_two_tokens_are_two_jobs() -> None:
 
 
 def test_a_dead_worker_is_forgotten_while_a_job_forms() -> None:
-    """A job that begins again is not joined by what an earlier run left: worker 0 was at operation 9 and died."""
+    """A restarted job does not count workers of an earlier run: worker 0 was at operation 9 and died."""
     switch = AggregationSwitch([TOKEN], 1)
     switch.receive(PORT, join(0, 2, operation=9), 0)
     switch.receive(2 * PORT, join(1, 2), 10_000_000)
@@ -330,17 +330,17 @@ def check_sums(inputs: list[list[np.ndarray]], outputs: list[list[np.ndarray]], 
 
 
 def packets_of(n: int, k: int, pool: int, dtype: str) -> int:
-    """⌈N/k⌉, and the leading packets with exponents."""
+    """Packets of an operation: ⌈N/k⌉, and for floats the leading ones with exponents."""
     words = 3 if dtype in ("int64", "uint64") else 1
     blocks = -(-n // (k // words))
     return blocks + (min(pool, blocks) if dtype.startswith("float") else 0)
 
 
 def check_ends(hosts: list[Host], inputs: list[list[np.ndarray]], count: int) -> None:
-    """All operations ended with the right sums.
+    """Check that all operations ended with the correct sums.
 
-    But where one worker has ended its last operation and is gone when a switch restarts, another that has all results
-    cannot learn that, and fails.
+    Exception: if a worker has left after its last operation when a switch restarts, another worker that has all results
+    cannot learn that the operation is complete, and fails.
     """
     most = max(host.done for host in hosts)
     assert most == count, [host.machine.failure for host in hosts]
@@ -402,7 +402,7 @@ def test_sums_are_right_and_counted_once_in_any_weather(
 def test_a_restarted_switch_never_gives_a_wrong_sum(
     seed: int, workers: int, sizes: list[int], dtype: str, loss: float, restarts: list[int]
 ) -> None:
-    """The operation that ran is repeated from its inputs under another generation."""
+    """The interrupted operation is repeated from its inputs in a new generation."""
     inputs = arrays(seed, workers, sizes, dtype)
     network = star(seed, Weather(loss, 0.1, (5, 200), 0.02), inputs, timeout_s=50.0)
     for number, steps in enumerate(restarts):
@@ -427,7 +427,7 @@ def test_a_restarted_switch_never_gives_a_wrong_sum(
 def test_a_restarted_worker_repeats_the_operation_or_fails_it_on_all(
     seed: int, workers: int, sizes: list[int], loss: float, steps: int
 ) -> None:
-    """A worker that has lost its memory begins with operation 0: where others are further, all fail; else all repeat."""
+    """A restarted worker begins with operation 0: if others are further, all fail; otherwise all repeat it."""
     inputs = arrays(seed, workers, sizes, "int32")
     network = star(seed, Weather(loss, 0.1, (5, 200)), inputs, timeout_s=50.0)
     for _ in range(steps):
@@ -440,8 +440,8 @@ def test_a_restarted_worker_repeats_the_operation_or_fails_it_on_all(
         for i, output in enumerate(host.outputs[: host.done]):
             expected = np.sum([one[i] for one in inputs], axis=0, dtype=np.int32)
             assert np.array_equal(output, expected)
-    # All workers that are left end the same way. But where one has ended its last operation and is gone, another may
-    # have all results and not hear of it.
+    # The remaining workers end the same way. Exception: if one has left after its last operation, another that has all
+    # results may not learn that the operation is complete.
     most = max(host.done for host in others)
     for host in others:
         unsure = most == len(sizes) and host.done == most - 1 and host.machine.has_results
@@ -471,7 +471,7 @@ def test_workers_that_are_an_operation_apart_meet_again() -> None:
 def racks(
     seed: int, weather: Weather, inputs: list[list[np.ndarray]], first: int, **timing: float
 ) -> Network:
-    """A core and two racks: the first one has this many workers."""
+    """A core and two racks, the first with `first` workers."""
     workers = len(inputs)
     network = Network(seed, weather)
     network.switches[PORT] = AggregationSwitch([TOKEN], 1)
@@ -486,7 +486,7 @@ def racks(
 
 
 def test_a_rack_under_a_core() -> None:
-    """Two racks of three and two workers: the core sees two children, sums are those of all five."""
+    """Racks of three and two workers: the core sees two children, and sums are over all five workers."""
     inputs = arrays(4, 5, [100, 33, 8], "float32")
     network = racks(7, Weather(0.1, 0.1, (5, 100), 0.02), inputs, first=3)
     network.run()
@@ -500,7 +500,7 @@ def test_a_rack_under_a_core() -> None:
 
 
 def after_the_first_sum(begun: int = 2, **timing: float) -> Network:
-    """Two racks of two workers; the first few workers have begun a second sum, the others are late."""
+    """Two racks of two workers; the first `begun` workers have begun a second sum, the others are late."""
     data = [np.arange(40, dtype=np.int32)]
     inputs = [data * (2 if worker < begun else 1) for worker in range(4)]
     network = racks(5, Weather(), inputs, first=2, **timing)
@@ -510,7 +510,7 @@ def after_the_first_sum(begun: int = 2, **timing: float) -> Network:
 
 
 def test_a_rack_waits_for_another_that_is_late() -> None:
-    """The core answers what a rack retransmits, and the rack's switch passes that on: nobody is silent."""
+    """The core answers a rack's retransmissions, and the rack's switch passes the answers on to its workers."""
     network = after_the_first_sum(silence_s=3.0, timeout_s=60.0)
     began = network.now
     while network.now < began + 20_000_000 and network.step():
@@ -547,7 +547,7 @@ def test_a_rack_notices_that_the_core_is_gone() -> None:
 
 
 def test_losses_delay_sums_but_do_not_slow_down_their_own_discovery() -> None:
-    """Trips that were long because of a loss must not lengthen the timers, or each loss takes longer to find."""
+    """Round trips that a loss made long must not lengthen the timers, or each loss would take longer to detect."""
     inputs = arrays(1, 4, [900], "float32")
     for seed in range(8):
         network = racks(seed, Weather(0.1, 0.0, (100, 2000)), inputs, first=2, silence_s=3.0)
@@ -559,7 +559,7 @@ def test_losses_delay_sums_but_do_not_slow_down_their_own_discovery() -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32), which=st.integers(0, 2), steps=st.integers(1, 500))
 def test_a_restart_in_a_hierarchy(seed: int, which: int, steps: int) -> None:
-    """Whichever switch restarts, core or rack, the sums are right."""
+    """Whichever switch restarts, core or rack, the sums are correct."""
     inputs = arrays(seed, 4, [100, 33], "int32")
     network = Network(seed, Weather(0.1, 0.1, (5, 100)))
     places = [PORT, 2 * PORT, 3 * PORT]
@@ -606,7 +606,7 @@ def test_blocks_that_are_not_finite_become_nan_and_are_reported() -> None:
 
 
 def test_extreme_values() -> None:
-    """The greatest numbers overflow to inf as a sum does; subnormal ones and zeros stay what they are."""
+    """The largest numbers overflow to inf as in any sum; sums of subnormal numbers and of zeros are exact."""
     most = np.finfo(np.float32).max
     result, _ = reduced([np.full(8, most, np.float32)] * 4)
     assert np.isposinf(result).all()
@@ -620,7 +620,7 @@ def test_extreme_values() -> None:
 
 @pytest.mark.parametrize("workers", [2, 64])
 def test_the_scale_cannot_overflow(workers: int) -> None:
-    """All workers bring the greatest number below a power of two, of both signs: the sums just fit 32 bits."""
+    """All workers send the largest number below a power of two, of both signs: the sums just fit into 32 bits."""
     values = np.array([np.nextafter(np.float32(2), np.float32(0)), -2], np.float32)
     values[1] = -values[0]
     result, _ = reduced([values] * workers)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 TOKEN = "secret of the tests"
 PATIENCE = 60.0
-"""Seconds without progress that fail a test; none takes a tenth of it."""
+"""Seconds without progress after which a test fails; each test takes less than a tenth of that."""
 
 
 def together(count: int, job: Callable[[int], Any]) -> list[Any]:
-    """What a function returns or raises for each worker, in threads."""
+    """Call a function for each worker, in threads; return what each call returned or raised."""
 
     def one(worker: int) -> Any:
         try:
@@ -104,7 +104,7 @@ def test_racks_under_a_core_over_udp() -> None:
         core_packets, rack_packets = core.stats()["contributions"], left.stats()["contributions"]
     exact = np.sum([data_of(w, 4000, "int32") for w in range(4)], axis=0)
     assert all(np.array_equal(answer, exact) for answer in answers)
-    assert core_packets == rack_packets  # the core hears of two racks, each rack of two workers
+    assert core_packets == rack_packets  # the core has two racks, each rack two workers
 
 
 def test_jobs_do_not_mix() -> None:
@@ -128,7 +128,7 @@ def test_a_worker_that_is_not_welcome_says_why() -> None:
         ):
             worker_of(switch.address, 0, 2, timeout=1.0).all_reduce(data)
         assert switch.stats()["refused"] == 0
-        # On a busy machine a worker may ask again before it has the answer: each time counts.
+        # On a busy machine a worker may ask again before the answer arrives; each request counts.
         with pytest.raises(CommunicationError, match="does not accept the token"):
             worker_of(switch.address, 0, 2, token="wrong").all_reduce(data)
         assert (once := switch.stats()["refused"]) > 0
@@ -180,7 +180,7 @@ def test_a_dead_switch_leaves_the_data_as_they_were() -> None:
 
 
 def test_a_restarted_switch_is_found_again() -> None:
-    """Workers that run 60 operations do not notice, but for a moment, that the switch was replaced twice."""
+    """Two workers run 60 operations without an error, although the switch is replaced twice."""
     first = Switch(token=TOKEN)
     first.start()
     port = first.port
@@ -240,7 +240,7 @@ def test_counters_from_afar() -> None:
 
 
 def test_ranks_go_on_without_the_switch() -> None:
-    """A switch that dies between or within operations: every sum is right, none is lost or done twice."""
+    """The switch dies between or within operations: every sum is correct, none is lost or computed twice."""
     switch = Switch(token=TOKEN)
     switch.start()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -290,7 +290,7 @@ def test_ranks_go_on_without_the_switch() -> None:
 
 
 def test_ranks_return_to_a_switch_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It dies in round 3 and is back before round 8; ranks look for it after 2, 4 and 8 calls without it."""
+    """The switch dies in round 3 and is back before round 8; ranks look for it after 2 calls, then after 4."""
     monkeypatch.setattr("tacos.runtime.aggregation.sums._FIRST_LOOK", 2)
     switches = [Switch(token=TOKEN)]
     switches[0].start()
@@ -326,7 +326,7 @@ def test_ranks_return_to_a_switch_that_is_back(monkeypatch: pytest.MonkeyPatch) 
             return through, sums.sums, sums.ended
 
     answers = together(ranks, job)
-    # Rounds 4 and 5 are without it, then a look; 6 to 9, then a look that finds it: round 9 goes through it.
+    # Round 3 fails. The ranks look for the switch in round 5, in vain, and find it in round 9.
     expected = [True] * 3 + [False] * 6 + [True] * 11
     assert [answer[0] for answer in answers] == [expected] * ranks, answers
     assert all(answer[2] == "" for answer in answers)

@@ -1,4 +1,4 @@
-"""The kernel's part of a switch: the same workers and packets, in network namespaces of their own."""
+"""The kernel's part of a switch: the same workers and packets, in separate network namespaces."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pair() -> Iterator[None]:
 
 
 def inside(namespace: str, *calls: Callable[[], Any]) -> list[Any]:
-    """What functions return or raise that run at once in threads of a namespace."""
+    """Call functions at once, in threads of a namespace; return what each returned or raised."""
     results: list[Any] = [None] * len(calls)
 
     def run(i: int) -> None:
@@ -98,7 +98,7 @@ def summed(
     dtype: str = "int32",
     **more: Any,
 ) -> list[Any]:
-    """Arrays, counters and packets of each worker, or what it raised."""
+    """Return the arrays, counters and packets of each worker, or what it raised."""
 
     def of(worker: int) -> Callable[[], Any]:
         def work() -> Any:
@@ -142,11 +142,11 @@ def test_the_kernel_adds_exactly(loss: float) -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_which_jobs_the_kernel_takes() -> None:
-    """Packets of an MTU of 9000 are added in user space, beside a job whose packets the kernel adds."""
+    """Packets of an MTU of 9000 are added in user space, while the kernel adds those of another job."""
     with running() as switch:
 
         def seen(mtu: int) -> Any:
-            """What the switch says of a job while its worker is there."""
+            """The switch's figures of a job while its worker is connected."""
 
             def work() -> Any:
                 name = f"mtu{mtu}"
@@ -176,7 +176,7 @@ def test_what_the_kernel_cannot_add_ends_the_job() -> None:
             ).all_reduce(np.ones(4, np.int32)),
         )
         assert f"do not reach the switch through {PORT}" in str(error)
-        # The switch goes on, also after a worker has come back with a new generation.
+        # The switch still serves other jobs, also when a worker joins again in a new generation.
         for _ in range(2):
             ((sums, _, _),) = summed(switch, 1, lambda _: [10], job="next")
             assert sums[0].sum() == 45

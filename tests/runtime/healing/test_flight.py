@@ -1,4 +1,4 @@
-"""The flight recorder, what its files tell, and the metrics."""
+"""The flight recorder, the diagnosis from its files, and the metrics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_rank_that_has_entered_the_fewest_calls_fell_behind():
 
 
 def test_in_the_same_call_it_is_the_one_that_others_wait_for():
-    """0 waits for 1, 1 for 2, and 2 for nobody."""
+    """Rank 0 waits for 1, 1 for 2, and 2 for no rank."""
     [found] = postmortem(
         [
             dumped(0, call(5, "running", needs=[(1, "")], begin=1.0)),
@@ -82,7 +82,7 @@ def test_where_all_wait_in_a_circle_it_is_the_last_that_came():
 
 
 def test_of_ranks_in_the_earliest_call_it_is_the_one_that_did_not_answer():
-    """Rank 2 was stopped in call 5, which 0 and 1 wait in; 1 entered last. Rank 3 has ended that call."""
+    """Rank 2 was stopped in call 5, in which 0 and 1 wait for it; 1 entered last. Rank 3 has ended that call."""
     failed = {"error": "CommunicationError: rank 2 did not answer for 6 s in all-reduce"}
     members = (0, 1, 2, 3)
     [found] = postmortem(
@@ -98,7 +98,7 @@ def test_of_ranks_in_the_earliest_call_it_is_the_one_that_did_not_answer():
 
 
 def test_several_ranks_are_named_in_the_plural():
-    """0 and 2 have ended call 5, in which 1 and 3 are; 1 waits for both, and 3 for 1."""
+    """Ranks 0 and 2 have ended call 5; 1 and 3 are still in it. 1 waits for 0 and 2, and 3 for 1."""
     members = (0, 1, 2, 3)
     [found] = postmortem(
         [
@@ -122,7 +122,7 @@ def test_a_damaged_record_in_a_directory_is_named(verb, tmp_path, capsys):
 
 
 def test_without_errors_it_is_the_one_that_most_ranks_wait_for():
-    """0 and 1 wait for 2, and 2 for 0; 1 entered last."""
+    """Ranks 0 and 1 wait for 2, and 2 for 0; 1 entered last."""
     [found] = postmortem(
         [
             dumped(0, call(5, "running", needs=[(2, "")], begin=1.0)),
@@ -185,7 +185,7 @@ def ring(npus):
 
 
 def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsys):
-    """Two ranks fail in call 6, which writes their records; the third writes its own at the signal."""
+    """Two ranks fail in call 6, which writes their records; the third writes its record when it gets a signal."""
     ready = tmp_path / "ready"
     ranks.start(3, "fall_behind", ring(3), 1, 5, str(tmp_path), str(ready), fresh=TIMEOUT_S)
     failed = ranks.collect([0, 2])
@@ -264,7 +264,7 @@ def test_a_record_of_no_group_says_so(tmp_path, capsys):
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """The only one of this process, in which other tests may have left some."""
+    """The only recorder that this process sees; other tests may have left some."""
     monkeypatch.setattr(flight, "_OPEN", weakref.WeakSet())
     yield Recorder(0, [0, 1], list)
     record_to(None)

@@ -1,4 +1,4 @@
-"""Ranks that agree and switch together, over loopback; and training that goes on when its network changes, in the lab."""
+"""Ranks switch algorithms together, over loopback; in the lab, training continues when its network changes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ def made(kind, **arguments):
 
 @pytest.mark.parametrize("who", [0, 2])
 def test_all_ranks_know_of_a_meeting_after_the_same_call(ranks, who):
-    """Asked for before a broadcast, in which a rank hears nothing of most others, it is known after the all-gather that follows."""
+    """A meeting is asked for before a broadcast, in which a rank hears from few others.
+
+    All ranks know of it after the all-gather that follows."""
     calls = ["all_reduce", "broadcast", "all_gather", "all_reduce"]
     schedules = [made(kind, **({"root": 1} if kind == "broadcast" else {})) for kind in calls]
     assert ranks.run(4, "calls_of_a_meeting", schedules, who, 1) == [[2]] * 4
 
 
 def test_ranks_switch_together_and_back(ranks, tmp_path):
-    """They use less of a slow link, and when it is well again the first algorithm."""
+    """They use a slow link less, and return to the first algorithm when the link has recovered."""
     one = next(i for i in range(RING.links) if (RING.link_src[i], RING.link_dst[i]) == (1, 2))
-    # So fast that no probe of the loopback finds more.
+    # Faster than any probe of the loopback can measure.
     well = [(2, 3, 0, 1e18, 1e18, "usual"), (0, 1, 0, 1e18, 1e18, "usual")]
     slow = [*well, (1, 2, 0, 4e17, 1e18, "slow")]
     back = [*well, (1, 2, 0, 1e18, 4e17, "fast")]
@@ -52,7 +54,7 @@ def test_ranks_switch_together_and_back(ranks, tmp_path):
 
 
 def test_calls_that_cannot_be_repeated_fail_alike_on_all_ranks(ranks, tmp_path):
-    """Inputs of the last call are kept, not those of the one before it, which the other ranks still need."""
+    """Only the inputs of the last call are kept, but the other ranks still need those of the call before it."""
     heard = ranks.run(4, "ran_ahead", RING, str(tmp_path), fresh=30.0)
     assert re.fullmatch(
         "the link from rank 0 to rank 1 is dead; the calls cannot be repeated: rank 0 has finished [2-9] more than rank 1", heard[0]
@@ -64,12 +66,8 @@ def test_calls_that_cannot_be_repeated_fail_alike_on_all_ranks(ranks, tmp_path):
 def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
     heard = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 3.0)
     named = [("slow rank", 2) in notices for notices in heard]
-    assert named == [
-        False,
-        True,
-        False,
-        True,
-    ]  # 0 has no data from it, and it is not slow to itself
+    # Rank 0 gets no data from rank 2, and a rank does not judge itself.
+    assert named == [False, True, False, True]
 
 
 @pytest.mark.slow
@@ -79,9 +77,10 @@ def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
     ("network", "cases"), [("ring", ["back", "dead-back"]), ("torus", ["slow"])]
 )
 def test_training_outlives_a_slow_and_a_dead_link(network, cases):
-    """Unmodified DDP: steps go around the link, and losses are those of a quiet network. ``benchmarks/healing.py`` has the times.
+    """Unmodified DDP avoids the link, and its losses are those of an undisturbed network.
 
-    On the torus messages are so short that only their sender can tell how fast they were.
+    ``benchmarks/healing.py`` has the times.
+    On the torus, messages are so short that only their sender can measure their speed.
     """
     from benchmarks import healing
 

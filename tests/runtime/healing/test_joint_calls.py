@@ -1,4 +1,4 @@
-"""Calls at whose end all ranks know whether they are to meet."""
+"""Calls after which all ranks know whether a meeting was asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacos.runtime.carriers.tcp import _Connected
     ("kind", "elements", "joint"),
     [
         ("all_reduce", 1, True),
-        ("all_reduce", 0, False),  # no message says anything
+        ("all_reduce", 0, False),  # nothing is sent
         ("all_gather", 8, True),
         ("all_gather", 3, False),
         ("all_gather", 0, False),

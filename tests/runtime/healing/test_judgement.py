@@ -1,4 +1,4 @@
-"""What follows from the ranks' reports, by hand."""
+"""Conclusions from the ranks' reports, in hand-made cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def link(network, src, dst):
 
 
 def reports(network, slow=(), rate=1e8, usual=1e9, state="slow", pairs=None):
-    """All neighbours (or the given pairs) measure 1 GB/s, but for some."""
+    """All neighbours (or the given pairs) measure the usual speed, except the slow ones."""
     found = pairs or [
         (int(a), int(b)) for a, b in zip(network.link_src, network.link_dst, strict=True)
     ]
@@ -56,12 +56,12 @@ def test_a_rank_whose_pairs_are_all_slow_is_slow_and_its_links_are_not():
     verdict = judged(RING, ALL, Belief(), reports(RING, slow=slow))
     assert verdict.slow_ranks == [2]
     assert not verdict.belief.shares
-    verdict = judged(RING, ALL, Belief(), reports(RING, slow=[(1, 2), (3, 2)]))  # it reads slowly
+    verdict = judged(RING, ALL, Belief(), reports(RING, slow=[(1, 2), (3, 2)]))  # 2 reads slowly
     assert verdict.slow_ranks == [2]
 
 
 def test_through_a_switch_the_link_that_all_slow_pairs_share_is_slow():
-    """All that rank 2 sends is slow: its link to the switch, since what others send arrives everywhere."""
+    """All pairs from rank 2 are slow, and no others: they share only its link to the switch."""
     slow = [(2, 0), (2, 1), (2, 3)]
     verdict = judged(STAR, ALL, Belief(), reports(STAR, slow=slow, pairs=EVERYBODY))
     assert verdict.belief.shares == {link(STAR, 2, 4): 0.1}
@@ -77,7 +77,7 @@ def test_a_pair_whose_links_all_serve_others_is_unexplained():
 def test_a_link_that_gets_slower_still_and_one_that_recovers():
     one = link(RING, 1, 2)
     before = Belief({one: 0.5}, {Pair(1, 2): 1e9}, {one: Pair(1, 2)})
-    # Compared with the 500 MB/s that it is known to have.
+    # Slow compared with the 500 MB/s that the link is known to have.
     worse = [Report(speeds=[(1, 2, 0, 1e8, 5e8, "slow")])]
     assert judged(RING, ALL, before, worse).belief.shares == {one: 0.1}
     well = [Report(speeds=[(1, 2, 0, 9.5e8, 5e8, "fast")])]

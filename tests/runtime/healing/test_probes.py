@@ -28,7 +28,7 @@ def prober():
 
 
 def slow_probe(prober: Prober, seconds: float) -> tuple[float, float]:
-    """The speed that is answered to a probe that takes some time, and the time it took as seen from here."""
+    """Return the speed reported for a probe that takes this many seconds, and the seconds measured here."""
     begin = time.monotonic()
     with socket.create_connection(("127.0.0.1", prober.port), timeout=60.0) as way:
         way.sendall(prober.token + struct.pack("!I", _SIZE))
@@ -40,7 +40,7 @@ def slow_probe(prober: Prober, seconds: float) -> tuple[float, float]:
 
 
 def test_what_probes_have_shown_is_told_once(prober):
-    """Else a speed of long ago would count at every later meeting, though nothing had followed from it."""
+    """Otherwise an old speed would count again at every later meeting, even if it had changed nothing."""
     healer = object.__new__(Healer)
     network = tp.ring(2)
     vars(healer).update(_network=network, _prober=prober, belief=Belief(), _slow_ranks=[])
@@ -51,9 +51,9 @@ def test_what_probes_have_shown_is_told_once(prober):
 
 
 def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober):
-    """64 KiB in 0.4 s are 160 kB/s. Were it measured after the others, it would be there at once.
+    """64 KiB in 0.4 s are 160 kB/s. If it were read after the other probes, all of its data would already be there.
 
-    A busy machine takes longer for it, and the speed is that of the last five eighths.
+    A busy machine takes longer, and the speed is that of the last five eighths of the data.
     """
     silent = [socket.create_connection(("127.0.0.1", prober.port)) for _ in range(3)]
     try:
@@ -70,8 +70,8 @@ def test_without_the_token_there_is_no_answer(prober):
 
 
 @pytest.mark.parametrize("said", [math.inf, math.nan])
-def test_a_speed_that_is_none_is_no_news(said):
-    """Another process may listen where a rank did; what it says must not reach the ranks' reports."""
+def test_a_speed_that_is_not_finite_is_ignored(said):
+    """Another process may listen where a rank did; its answer must not reach the ranks' reports."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

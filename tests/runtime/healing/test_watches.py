@@ -1,4 +1,4 @@
-"""What an endpoint makes of speeds and of time away, without any network or clock."""
+"""How an endpoint judges speeds and the time that ranks are away, without a network or a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MB = 1e6
 
 
 def fed(watch, rate, times, *, begin=0.0, size=1 * MB, algorithm=0):
-    """Messages of this speed, one after the other; returns when the last ended, and after which the state changed."""
+    """Feed messages of one speed, one after the other; return when the last ended, and which changed the state."""
     now, changes = begin, []
     for i in range(times):
         now += size / rate
@@ -22,13 +22,13 @@ def test_a_link_is_slow_when_all_messages_of_some_time_are():
     now, changes = fed(watch, 10 * MB, 20)
     assert not changes
     assert watch.usual == 10 * MB
-    # At a tenth, a message takes a second: the second one settles it.
+    # At a tenth of the speed, a message takes a second: the second message decides.
     now, changes = fed(watch, 1 * MB, 4, begin=now)
     assert changes == [(1, "slow")]
     assert watch.rate == 1 * MB
     assert watch.usual == 10 * MB
     _, changes = fed(watch, 9 * MB, 10, begin=now)
-    assert changes == [(4, "usual")]  # five messages of 0.11 s are the first to last half a second
+    assert changes == [(4, "usual")]  # five messages of 0.11 s are the first to span half a second
 
 
 def test_one_quick_message_shows_that_a_link_is_well():
@@ -42,7 +42,7 @@ def test_one_quick_message_shows_that_a_link_is_well():
 
 
 def test_messages_that_were_there_already_do_not_make_a_link_slow():
-    """Where data usually wait for this rank, those that do not are the odd ones, and prove nothing."""
+    """If data usually wait for this rank, the messages that do not wait are exceptions and prove nothing."""
     watch = LinkWatch()
     now, _ = fed(watch, 10 * MB, 20)
     for _ in range(10):
@@ -61,7 +61,7 @@ def test_less_than_half_is_slow_and_half_is_not():
 
 
 def test_each_algorithm_has_its_own_usual_speed():
-    """Where two messages share a link, each gets half of it or less, and that is nothing new."""
+    """If an algorithm sends two messages over a link at once, it is usual that each gets half of it or less."""
     watch = LinkWatch()
     now, _ = fed(watch, 10 * MB, 20, algorithm=0)
     now, changes = fed(watch, 3 * MB, 20, begin=now, algorithm=1)
@@ -80,7 +80,7 @@ def test_a_link_known_to_be_slow_that_is_fast_again_is_news():
 
 
 def rounds(watch, away, others, count, begin=0.0):
-    """Calls of 10 ms; this rank and others were away for so long before each. Returns who was slow after each verdict."""
+    """Calls of 10 ms, before which this rank and others were away for these seconds; returns the slow ranks found."""
     now, verdicts = begin, []
     for _ in range(count):
         now += max(away, *others.values())
