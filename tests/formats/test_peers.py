@@ -131,7 +131,7 @@ def test_trees_of_forestcoll(tmp_path):
     [
         (sccl([([0], [1], 0)], [[[5, 0, 1]]]), "a.json", "step 0, send 0: the address 5 has no chunk"),
         (sccl([([0], [1], 0)], [[[0, 0, 2]]]), "a.json", "step 0, send 0: from 0 to 2; it must join two of 2"),
-        (sccl([([0], [1], 0)], [[[0, "x", 1]]]), "a.json", "step 0, send 0: has 'x'; it must be a number"),
+        (sccl([([0], [1], 0)], [[[0, "x", 1]]]), "a.json", "step 0, send 0: 'x' must be the number of an address or a node"),
         (sccl([([0], [4], 0)], []), "a.json", "chunk 0: the fields pre and post name node 4, but there are 2 nodes"),
         (sccl([([0], [1], 0)], []), "a.json", "the result moves no chunk"),
         ('{"sccl_type": 1', "a.json", "not a result of SCCL: Input data was truncated"),
