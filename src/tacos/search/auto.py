@@ -28,38 +28,40 @@ if TYPE_CHECKING:
 __all__ = ["Auto", "on_whole_network"]
 
 _REFINED, _HOPEFUL = 3, 1.15
-"""Answers that are refined at most, none slower than this times the best: refining gains up to a third, and not alike for all."""
+"""Refine at most this many answers, none slower than this factor times the best; gains differ, up to a third."""
 _REFINING, _PER_TRANSFER = 0.3, 300.0
-"""Share of the work that is left to refining, and microseconds per transfer at most."""
+"""Share of the work that is reserved for refining, and its limit in microseconds per transfer."""
 _SLICE = 0.15
-"""Share of that for one answer at a time."""
-_HOPS, _FEWEST_HOPS = 5.0, 40
-"""Hops that refinement looks at in a microsecond, and in a slice per transfer at least, since fewer hardly gain."""
+"""Share of the refining work in one slice, which goes to one answer."""
+_HOPS, _HOPS_IF_MANY, _MANY = 5.0, 3.0, 100_000
+"""Hops that refinement examines per microsecond, and in schedules of more than `_MANY` transfers (measured)."""
+_FEWEST_HOPS = 40
+"""Fewest hops per transfer in a slice; fewer hardly gain anything."""
 _MATCHED, _MATCHED_IF_LARGE, _TURNS = 0.35, 0.5, 0.15
-"""Shares of the work for the search with matched ports, where bandwidth decides, and if NPUs take turns at them."""
+"""Shares of the work for the search with matched ports: normally, if bandwidth dominates, and if NPUs share ports."""
 _LATE = 0.75
-"""Share of the work beyond which an engine is asked after the others."""
+"""An engine that needs more than this share of the work runs after the others."""
 _SCOUTED = 3
-"""Chunk counts that every engine tries before the more hopeful ones go on."""
+"""Number of chunk counts that every engine tries before the more promising engines continue."""
 _SCOUTING, _GOING_ON = 0.5, 0.8
-"""Shares of the work that is left, for one engine that tries those and for one that goes on."""
+"""Shares of the remaining work for one engine: for these first counts, and when it continues."""
 _SMALL = 0.1
-"""Latency decides where bytes take less than this share of its time."""
+"""Latency dominates if the bound's bandwidth part is less than this share of its latency part."""
 _LARGE = 20
-"""Bandwidth decides, not latency, where the bound's parts differ by this factor."""
+"""Bandwidth dominates if the bound's bandwidth part is more than this many times its latency part."""
 _LONGEST_S = 40 * 3600
-"""Seconds that the core can count for one transfer (``cpp/model/time.hpp``)."""
+"""Longest transfer in seconds that the core can represent (``cpp/model/time.hpp``)."""
 
 
 class Auto:
-    """All engines on one question, cheap ones first, while the work is worth it.
+    """Runs all engines on one problem, cheap ones first, while more work is worthwhile.
 
     Attributes:
         leader: The best answer so far.
-        left_out: The engines that were not asked.
+        left_out: The engines that were not run.
         reached: Engines whose schedules come near the bound and lose nothing when they are executed.
-        reserve: Work that may be spent in addition where there are such engines.
-        proven: Those that do so with matched ports: with any ports they could only lose.
+        reserve: Additional work that may be spent if there are such engines.
+        proven: Engines that do so with matched ports; with any ports they could only be slower.
     """
 
     def __init__(self, runs: ChunkSearch) -> None:
@@ -77,7 +79,7 @@ class Auto:
 
         Args:
             refines: Whether to refine it with the work that is left.
-            matches: Whether to look at matched ports, too.
+            matches: Whether to search with matched ports as well.
         """
         if (quick := self._near_enough()) is not None:
             only = {quick.schedule.engine: quick.time_ps * 1e-12}
@@ -87,7 +89,7 @@ class Auto:
         matching = matched_ports(self.question.topology) if matches else None
         if matching and not self._worth_matching(matching):
             matching = None
-        # Messages that have ports to themselves lose nothing when they are executed: such answers are hard to beat.
+        # Messages that do not share ports lose nothing in execution, so such answers are hard to beat.
         matched = self._with_matched_ports(matching) if matching else []
         self.watch.done = 0.5 if matching else 0.0
         results = self.answers(matched, self.watch.done)
@@ -99,7 +101,7 @@ class Auto:
         return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
 
     def _near_enough(self) -> Answer | None:
-        """Return the answer of an engine that is asked alone where it comes near the bound, if there is one."""
+        """Return the answer of an engine that suffices by itself if it is close enough to the bound; otherwise None."""
         question = self.question
         names = applicable(question.topology, question.collective)
         alone = [name for name in names if ENGINES[name].enough > 0]
@@ -115,9 +117,9 @@ class Auto:
         return None
 
     def answers(self, known: Sequence[Answer] = (), done: float = 0.0) -> list[Answer]:
-        """Return the answers of the engines that are worth their work, and those that are known, the fastest first.
+        """Run the engines that are worth their work; return their answers and the known ones, the fastest first.
 
-        A schedule is verified before it becomes the best: a wrong one could seem too good for the others to be tried.
+        A schedule is verified before it becomes the best, since a wrong one could keep other engines from running.
 
         Args:
             known: Answers that have passed the verifier, the fastest first.
@@ -130,7 +132,7 @@ class Auto:
         errors: list[Exception] = []
 
         def late(name: str) -> bool:
-            # Synthesizers come nearest to the bound, so they are first; not where one would use up all the work.
+            # Synthesizers come closest to the bound, so they run first, unless one would use up most of the work.
             return ENGINES[name].baseline or expected[name] > _LATE * self.budget.total
 
         searches: list[EngineSearch] = []
@@ -152,8 +154,8 @@ class Auto:
             if self._proves(search):
                 self.reached.add(name)
         if self.reached:
-            self.budget.total += self.reserve  # hardly anything else is left to gain
-        # Some chunk counts tell which engines may become the fastest.
+            self.budget.total += self.reserve  # a search with any ports can hardly gain more
+        # The first chunk counts show which engines may become the fastest.
         searches.sort(key=lambda search: search.promised_ps())
         for i, search in enumerate(searches):
             self._begin(done, len(names) + i, 2 * len(names))
@@ -167,19 +169,19 @@ class Auto:
         return sorted(results, key=lambda answer: answer.time_ps)
 
     def _proves(self, search: EngineSearch) -> bool:
-        """Whether many chunks bring an engine near the bound, where bandwidth decides, and execution takes no longer."""
+        """Return whether bandwidth dominates, many chunks come near the bound, and execution takes no longer."""
         near = 0 < search.limit_ps() <= (1 + WORTH_ALL) * self.question.bound.time_ps
         return (
             self._large() and near and not any(shares_links(one.schedule) for one in search.results)
         )
 
     def _large(self) -> bool:
-        """Whether bandwidth decides, not latency."""
+        """Return whether bandwidth dominates, not latency."""
         bound = self.question.bound
         return bound.bandwidth_s > _LARGE * bound.latency_s
 
     def _worth_matching(self, matching: MatchedPorts) -> bool:
-        """Whether matched ports may help: where latencies do not decide or, if NPUs take turns at ports, nor those ports."""
+        """Return whether matched ports may help: latency and, if NPUs share them, the ports are not the bottleneck."""
         bound = self.question.bound
         if not matching.shared:
             return bound.bandwidth_s > _SMALL * bound.latency_s
@@ -203,7 +205,7 @@ class Auto:
         """Let an engine try more chunk counts, and keep its best answer, verified if it is the best of all.
 
         Returns:
-            Whether that went well; what was wrong is added to `errors`.
+            Whether the engine succeeded; if it failed, its error is added to `errors`.
         """
         name = search.engine.name
         try:
@@ -230,7 +232,7 @@ class Auto:
             if _may_take_too_long(self.question.topology, self.question.collective):
                 errors.append(error)
                 return False
-            # The engine applies and has no options: the error is its own.
+            # The engine applies and has no options, so the error is a bug in the engine.
             failed = failure(name, self.question, error)
             self.judge.reject(failed)
             errors.append(VerificationError(failed))
@@ -242,15 +244,15 @@ class Auto:
         return True
 
     def refined(self, results: list[Answer]) -> list[Answer]:
-        """Return the results, the fastest first, of which the most hopeful are refined with the work that is left.
+        """Refine the most promising results with the remaining work, and return all results, the fastest first.
 
-        How much refining gains depends on the shape of a schedule, and it gains less and less. So the work is spent in
+        The gain depends on the shape of a schedule, and decreases with every slice. So the work is spent in
         slices, each on the answer that would become the fastest if it gained as much as in its last slice.
         """
         better, hoped = list(results), dict[int, float]()
         for i, one in enumerate(results[:_REFINED]):
             shared = self.judge.target != "schedule" and shares_links(one.schedule)
-            # What shares links, and was not worth a run before, is not worth one now.
+            # A schedule that shares links and was not worth executing before is not worth it now.
             if one.time_ps <= _HOPEFUL * results[0].time_ps and (i == 0 or one.run or not shared):
                 hoped[i] = float(i - len(results))  # all of them once, in this order
         best = results[0].time_ps
@@ -258,7 +260,7 @@ class Auto:
         while hoped and not self.watch.cut_short:
             i = min(hoped, key=lambda i: hoped[i])
             left = self.budget.worth(best) - self.budget.used
-            least = _FEWEST_HOPS / _HOPS * better[i].schedule.transfers
+            least = _FEWEST_HOPS / _hops_per_us(better[i]) * better[i].schedule.transfers
             work = left if len(hoped) == 1 else min(left, max(_SLICE * whole, least))
             if work <= 0:
                 break
@@ -277,21 +279,21 @@ class Auto:
         return sorted(better, key=lambda answer: answer.time_ps)
 
     def _improved(self, answer: Answer, work: float, to_beat: int) -> tuple[Answer, bool]:
-        """Return an answer refined with this work, or as it is if that did not help, and whether more work is in vain."""
+        """Refine an answer with this work; return the better of the two, and whether more work is useless."""
         transfers = answer.schedule.transfers
-        most = min(work, _PER_TRANSFER * transfers)
+        most, rate = min(work, _PER_TRANSFER * transfers), _hops_per_us(answer)
         if transfers > SEARCH_TRANSFERS:
             return answer, True
         try:
             found, hops = improved(
                 answer.schedule,
-                int(most * _HOPS),
+                int(most * rate),
                 seed=self.question.seed,
                 target=self.judge.target,
                 executed_ps=answer.time_ps if answer.known else None,
                 progress=self.watch.report,
             )
-            self.budget.used += hops / _HOPS
+            self.budget.used += hops / rate
             if found is None:
                 return answer, True
             judged = self.judge.judged(found)
@@ -303,7 +305,7 @@ class Auto:
         except TacosError:
             return answer, True
         better = min(answer, judged, key=lambda one: one.time_ps)
-        return better, better is answer or most < work or hops < most * _HOPS
+        return better, better is answer or most < work or hops < most * rate
 
     def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
         """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
@@ -343,13 +345,13 @@ class Auto:
         return answers
 
     def _right(self, answers: list[Answer]) -> list[Answer]:
-        """Return the answers, the fastest first, of which the first has passed the verifier."""
+        """Return the answers, the fastest first, beginning with the first that passes the verifier."""
         answers.sort(key=lambda answer: answer.time_ps)
         first = self.judge.first_right(answers)
         return [first, *(one for one in answers if one.time_ps > first.time_ps)]
 
     def _exact(self, best: Answer) -> list[Answer]:
-        """Return optimal schedules for the best's chunks, where that is a small problem with something to gain."""
+        """Return optimal schedules with the chunks of the best answer, if the problem is small and there is a gap."""
         topology, collective = self.question.topology, best.schedule.collective
         if self.question.gap(best.time_ps) < WORTH_ALL or self.question.effort.units < 1:
             return []
@@ -373,11 +375,11 @@ class Auto:
         return results
 
     def _within_sketch(self, errors: list[Exception]) -> list[Answer]:
-        """Return the answer of an engine that keeps to sketches, where no other engine's schedule does.
+        """Return the answer of an engine that obeys sketches, if no other engine's schedule does.
 
         Raises:
             InfeasibleError: No engine applies, or an NPU cannot be reached.
-            TacosError: What the first engine failed with, if there is no sketch.
+            TacosError: The error of the first engine that failed.
         """
         topology, collective = self.question.topology, self.question.collective
         unreachable = any(isinstance(error, InfeasibleError) for error in errors)
@@ -390,15 +392,20 @@ class Auto:
         raise InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
 
 
+def _hops_per_us(answer: Answer) -> float:
+    """Return the number of hops that refinement of an answer examines in a microsecond."""
+    return _HOPS if answer.schedule.transfers <= _MANY else _HOPS_IF_MANY
+
+
 def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
-    """Return a schedule with matched ports as one of the whole network."""
+    """Convert a schedule with matched ports to the whole network."""
     found = matching.returned(schedule)
     facts = found.provenance | {"ports": "matched"}
     return found.with_provenance(facts).with_facts(matched_ports=True)
 
 
 def _may_take_too_long(topology: Topology, collective: Collective) -> bool:
-    """Whether some schedule might exceed the longest times that the core can count, which is not a bug of an engine."""
+    """Return whether a schedule might take longer than the core can represent, which is not an engine's bug."""
     if not topology.links:
         return False
     sizes = collective.chunk_bytes() if collective.resolved else [p.size for p in collective.parts]

@@ -32,24 +32,24 @@ _EFFORTS: dict[str | int, tuple[int, float]] = {
     "normal": (1, 1.0),
     "high": (8, 40.0),
 }
-"""The named efforts: random starts, and work as a multiple of normal work. A number is both."""
+"""The named efforts: random starts, and work as a multiple of normal work. A number sets both."""
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
 NORMAL_WORK = 2_000_000
 """Approximate microseconds of work that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
 _SMALL, _MOST_FACTOR = 64, 5.0
-"""Largest factor on the work for more NPUs; it grows with the square of their number."""
+"""Above this number of NPUs, work grows with the square of their number, by at most this factor."""
 SEARCH_TRANSFERS = 300_000
 """The chunk search stops before schedules of more transfers than this, which take seconds each."""
 MET = 0.001
 """Relative gap at which a schedule counts as having reached the bound."""
 WORTH_ALL = 0.01
-"""Possible gain for which all of the work is spent; for half of it, half of the work."""
+"""Possible gain for which all of the work is spent; smaller gains get proportionally less."""
 _GOOD_ENOUGH = 1.005
-"""How much longer fewer chunks may take and still be preferred, at normal effort."""
+"""Factor on the best time within which fewer chunks are preferred, at normal effort."""
 _SUMS, _PLAIN = 2.0, 0.5
 """Factors on an engine's time for reductions, and on networks without switches (measured)."""
-_RUN_US, _LOSSY_US = 2.0, 6.0
-"""Microseconds per transfer to execute a schedule, and to execute one that loses time and so is lowered in several ways (measured)."""
+_RUN_US, _LOSSY_US = 2.5, 8.0
+"""Microseconds per transfer to execute a schedule, or one that loses time and is lowered in several ways (measured)."""
 
 
 @dataclass(frozen=True, slots=True)

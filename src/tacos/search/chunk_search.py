@@ -25,17 +25,17 @@ __all__ = ["ChunkSearch", "EngineSearch"]
 _HELPS = 1.005
 """A chunk count helps if it shortens the time by at least this factor."""
 _MANY_PER_LINK, _FEWER = 256, 1.01
-"""Transfers per link that are too many for executors, and the factor on the time that is accepted to avoid them."""
+"""Transfers per link above which fewer chunks are preferred, and the factor on the time that is accepted for them."""
 _MOST_PER_LINK = 1200
 """Largest number of transfers per link for which schedules are made."""
 _LARGE = 20
-"""Ratio of the bound's bandwidth to its latency part from which bandwidth dominates."""
+"""Ratio of the bound's bandwidth part to its latency part above which bandwidth dominates."""
 _MORE_GAINS = {True: 1.5, False: 3.0}
 """Largest gain that more chunks are assumed to bring, as a multiple of what the last gain predicts for a pipeline: for known
 algorithms, and for synthesizers, which also use links better with more chunks."""
 
 _STEPS, _STEP = 4, 0.75
-"""Synthesizers improve in steps: up to this number of chunk counts, they are assumed to reach this factor of the bound."""
+"""Synthesizers improve in steps: with fewer chunk counts, they are assumed to reach this factor of their best time."""
 _SURE = 0.5
 """Share of the least loss by execution so far that schedules of more chunks are assumed to lose as well."""
 _MOST_GAIN = 6.0
@@ -187,7 +187,7 @@ class EngineSearch:
         return limit_s * 1e12
 
     def promised_ps(self) -> float:
-        """Return a time that tells how hopeful the engine is: its limit, or else the least time so far."""
+        """Return a time that tells how promising the engine is: its limit, or else the least time so far."""
         return self.limit_ps() * self.least_loss() or self.least_ps()
 
     def least_loss(self) -> float:
@@ -196,7 +196,7 @@ class EngineSearch:
         return min((one.time_ps / one.schedule.time_ps for one in runs), default=1.0)
 
     def _trusted_ps(self, limited: bool) -> float:
-        """Return the time that the results so far promise, whose limit is known or not."""
+        """Return the time that the results so far promise; `limited` if the engine's limit is known."""
         if limited and 0 < len(self.results) <= _STEPS:
             return 0.0
         if not self.engine.baseline and 0 < len(self.results) < _STEPS:
@@ -248,7 +248,7 @@ class EngineSearch:
             watch.done = watch.next
 
     def _worth_running(self, cut: Collective) -> bool:
-        """Return whether the budget allows a schedule with more chunks, and its size does."""
+        """Return whether the budget and the limits on size allow a schedule with more chunks."""
         last, budget = self.results[-1].schedule, self._runs.budget
         grows = cut.chunks / max(last.collective.chunks, 1)
         links = max(self._question.topology.links, 1)

@@ -42,8 +42,8 @@ __all__ = ["ENGINE", "exchange"]
 
 _MOST_MEMBERS = 144
 _FEW_TRANSFERS, _MOST_TRANSFERS, _MANY = 100_000, 400_000, 64
-"""Largest number of transfers of a plan with one chunk, among up to this many members and among more; more take too long to
-synthesize for so few bytes."""
+"""Largest number of transfers of a plan with one chunk, for up to `_MANY` members and for more. Beyond it, synthesis
+takes too long for collectives of few bytes."""
 _MOST_BYTES = 1_000_000
 """Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
@@ -52,6 +52,8 @@ _PLANNING_US = 40.0
 """Microseconds per pair of members to estimate all plans, for up to 32 members (measured)."""
 _MOST_ORDERED = 32
 """Most members for which more than one order is considered."""
+_MOST_CUT = 40_000
+"""Largest number of transfers of a plan with several chunks: messages that are this many are short already (chosen)."""
 
 
 @dataclass(frozen=True)
@@ -379,6 +381,18 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
     return concatenate(parts)
 
 
+def _chunk_counts(
+    _topology: Topology, _collective: Collective, counts: tuple[int, ...], memory: dict[str, Any]
+) -> Iterator[int]:
+    for chunks in counts:
+        plans: list[_Plan] = memory.get("plans", [])
+        if chunks > 1 and any(
+            _transfers(p.digits, p.scattered) * chunks > _MOST_CUT for p in plans
+        ):
+            return
+        yield chunks
+
+
 def _work(topology: Topology, collective: Collective, again: bool) -> float:
     (part,) = collective.parts
     members = len(part.group)
@@ -401,4 +415,6 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
     return ""
 
 
-ENGINE = Engine(name="exchange", solve=exchange, obstacle=_obstacle, work=_work)
+ENGINE = Engine(
+    name="exchange", solve=exchange, obstacle=_obstacle, work=_work, chunk_counts=_chunk_counts
+)

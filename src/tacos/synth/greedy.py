@@ -96,7 +96,7 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
     to_all = all(
         part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
-    # Bytes per transfer (measured): step by step; reversed and joined; with and without paths.
+    # Bytes per transfer (measured); reductions are reversed and joined, and working step by step takes the least.
     each = 50 if to_all else 100
     if sums(collective):
         each = 70
@@ -116,7 +116,7 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
 def _work(topology: Topology, collective: Collective, _again: bool) -> float:
     """Estimate the work: microseconds per transfer (measured), more through switches, most between pairs."""
     pairs = estimates.between_pairs(collective)
-    rate_us = 5.0 if pairs else 1.5 if topology.switches else 0.7
+    rate_us = 5.0 if pairs else 2.5 if topology.switches else 1.0
     return rate_us * estimates.transfers(topology, collective)
 
 

@@ -2,9 +2,9 @@
 
 A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
 neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
-cross their narrow ports once. This module chooses sets of hubs; the core (``cpp/synth/hubs.hpp`` has the method) lays the
-chunks one after the other into the gaps that are left, and then lays late ones again. All-gathers and reduce-scatters are laid in the
-same way; the only hub of a block is the member that has or gets it.
+cross their narrow ports once. This module chooses sets of hubs. The core (``cpp/synth/hubs.hpp`` has the method) places
+one chunk after another in the gaps that are left, and then places late ones again. All-gathers and reduce-scatters work
+in the same way; the only hub of a block is the member that starts or ends with it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MOST_SETS = 48
 _WIDE = 1.25
 """Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
 _KEPT = 2
-_HOPS, _SPREAD_HOPS = 1_000_000, 2_000_000
-"""Number of hops that the core examines to plan late chunks again: per list of hubs, and for chunks that only spread (0.1 to 0.2 s)."""
+_HOPS, _SPREAD_HOPS = 500_000, 1_000_000
+"""Hops that the core examines to place late chunks again: per list of hubs, and if they only spread (0.1 to 0.2 s)."""
 _FAMILIES, _LAID = 6, 6.0
 """Number of lists of hubs that are tried, and how often the core plans a chunk for each."""
-_HOP_US, _LAY_US, _PAIR_US = 0.04, 0.12, 3.0
+_HOP_US, _LAY_US, _PAIR_US = 0.22, 0.12, 3.0
 """Microseconds to examine a hop, to plan one hop of a chunk, and to find the route between two members (measured)."""
 
 _Set = tuple[list[int], list[int], bool]
@@ -66,9 +66,9 @@ def hubs(
     """Collect every chunk at a few NPUs, exchange there, and spread it.
 
     Args:
-        topology: Any network; among some of its NPUs, one in which only switches join NPUs.
+        topology: Any network; for a group of some of its NPUs, one without links between NPUs.
         collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 256 KB.
-        seed: Varies the order in which chunks are laid again.
+        seed: Varies the order in which chunks are placed again.
         memory: Sets of hubs found before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -98,7 +98,7 @@ def hubs(
         )
 
     if not kind_of(part).two_phases:
-        # The hub is the member that has or gets a block.
+        # The hub is the member that starts or ends with a block.
         sets: list[_Set] = [([], [], only) for only in {False, *_modes(topology, 1)}]
 
         def spread(network: Topology, problem: Collective) -> Schedule:
@@ -128,7 +128,7 @@ def hubs(
 
 
 def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
-    """Yield lists of similar sets of hubs: those that take least if nothing else is on its way, and wider lists."""
+    """Yield lists of similar sets of hubs: the fastest in an idle network, and wider lists."""
     group = part.group
     hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1))
     far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
@@ -152,7 +152,7 @@ def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
 
 
 def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
-    """Whether only hubs may use switches: no, if there are no other links; yes, if many members would have too many hops; or both."""
+    """Return whether to try that only hubs use switches: False without other links, True for many members, or both."""
     joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
     if not topology.switches or not joined.any():
         return (False,)
@@ -160,7 +160,7 @@ def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
 
 
 def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
-    """Yield the sets that take least, and wider lists: of all sets, and of those in which only hubs use switches."""
+    """Yield the fastest sets, and wider lists: of all sets, and of those in which only hubs use switches."""
     last: list[_Set] = []
     for some in (found, [one for one in found if one[1][2]]):
         least = min((time for time, _ in some), default=np.inf)
@@ -173,7 +173,7 @@ def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
 
 
 def _ways(hop: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The times of the quickest ways, hop after hop."""
+    """Return the times of the fastest paths between members, hop after hop."""
     far = hop.copy()
     np.fill_diagonal(far, 0)
     for k in range(len(far)):
@@ -184,7 +184,7 @@ def _ways(hop: NDArray[np.float64]) -> NDArray[np.float64]:
 def _hops(
     topology: Topology, group: NDArray[np.int32], bytes_: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """The times and latencies of the quickest hops between members, infinite if there is none, and whether a link joins them.
+    """Return times and latencies of the fastest hops between members (inf: none), and whether a link joins them.
 
     A hop goes over a link or through switches.
     """
@@ -221,7 +221,7 @@ def _hops(
 
 
 def _units(latency: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int64], float]]:
-    """Yield the members as rows of equally many within some latency of each other: boxes, racks, and all of them."""
+    """Yield the members as rows of equal length within some latency of each other: boxes, racks, all members."""
     n = last = len(latency)
     for most in np.unique(latency[np.isfinite(latency)]).tolist():
         near = (latency <= most) | (most >= latency.T)
@@ -249,7 +249,7 @@ def _choices(
     between, size = units.shape
     outer = (between,) if between > 1 else ()
     yield list(units.T), outer
-    if between > 2:  # any unit's hub may add up
+    if between > 2:  # the hub of any unit may add up
         yield [np.roll(places, -first) for places in units.T for first in range(between)], ()
     if joined.sum() - size > _MOST_NEIGHBOURS * size:
         return
@@ -271,7 +271,7 @@ def _choices(
 
 
 def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
-    """Sets of few members that all others of a unit have hops to, as different as possible."""
+    """Return small sets of members that all others of a unit have hops to, as different as possible."""
     near = joined | np.eye(len(joined), dtype=bool)
     used = np.zeros(len(near))
     covers = []
@@ -288,7 +288,7 @@ def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
 
 
 def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
-    """The time in which hubs with these hops between them exchange, stage by stage or at the first of them."""
+    """Return the time in which hubs with these hops exchange: stage by stage or, without stages, at the first hub."""
     if not stages:
         return float(hop[1:, 0].max(initial=0) + hop[0, 1:].max(initial=0))
     number, time, stride = np.arange(len(hop)), 0.0, 1
@@ -326,7 +326,7 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     if len(part.group) < topology.npus and joined.any():
         return f"all {topology.npus} NPUs as members, or switches between all of them"
     if topology.switches and topology.forwarding != "cut_through":
-        return "switches that cut through, on which no chunk waits"
+        return "cut-through switches, on which no chunk waits"
     return "sums that take no time" if topology.reduce_bandwidth_Bps else ""
 
 

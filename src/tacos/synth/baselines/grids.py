@@ -47,8 +47,8 @@ def hierarchical(
 
     Args:
         topology, collective, progress: As for :func:`ring`; the group must be all NPUs.
-        dims: Kind and size of each dimension, instead of the topology's own. A topology without dimensions is taken as
-            boxes and a switch if the names of its NPUs suggest equal boxes (``a/gpu0``, ``a/gpu1``, ``b/gpu0``, …).
+        dims: Kind and size of each dimension, instead of the topology's own. A topology without dimensions is treated
+            as boxes on a switch if the names of its NPUs suggest equal boxes (``a/gpu0``, ``a/gpu1``, ``b/gpu0``, …).
         order: The order in which sums go through the dimensions; ``[0, 1, …]`` by default.
 
     >>> import tacos
@@ -141,7 +141,7 @@ def grid_obstacle(
     Args:
         topology, collective: The problem.
         dims: The dimensions, if not the topology's own.
-        serves: Selects the kinds of collective that it can do; by default all that have a group.
+        serves: Selects the kinds of collective that the algorithm supports; by default all that have a group.
 
     >>> import tacos
     >>> mesh = tacos.topology.mesh(3, 3)
@@ -187,7 +187,7 @@ def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[Block
     return block_trees.two_way_ring(size) if backwards.any() else block_trees.one_way_ring(size)
 
 
-_work = estimates.per_transfer(0.4, near=True)
+_work = estimates.per_transfer(0.8, near=True)
 
 TWO_D_RING = Engine(
     name="2d-ring", solve=two_d_ring, baseline=True, obstacle=_two_d_obstacle, work=_work

@@ -97,7 +97,7 @@ def _owners(topology: Topology, collective: Collective, roots: Sequence[Node] | 
 def _spread(
     network: Topology, problem: Collective, progress: Callable[[float], object] | None
 ) -> Schedule:
-    """Return the moves of every chunk from its holder down a tree to the NPUs that need it."""
+    """Return a schedule that sends every chunk from its holder down a tree to the NPUs that need it."""
     roots: list[NDArray[Any]] = []
     members: list[NDArray[Any]] = []
     tree_of_chunk: list[NDArray[Any]] = []
@@ -161,5 +161,5 @@ MULTITREE = Engine(
     solve=multitree,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(1.0, near=True),
+    work=estimates.per_transfer(1.6, near=True),
 )

@@ -60,7 +60,7 @@ _MOST_BOTH = 200_000
 _MANY = 30_000
 """Smallest number of transfers for which a pipeline shows how well its hops can be arranged."""
 _FAR, _LATENT = 1.03, 1.5
-"""Range of ratios to the fluid time in which schedules leave gaps; slower ones wait for latencies."""
+"""Range of ratios to the fluid time in which gaps explain the delay; above it, latencies do."""
 _SLACK = 0.15
 """Share of the bandwidth between switches that is left unused if gaps remain."""
 _TRIAL = 512
@@ -69,12 +69,12 @@ _MOST_EXCHANGED = 40_000
 """Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that NVLS needs."""
-_GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 7.0, 0.4, 15.0
-"""Microseconds per NPU³ to grow trees on a network without symmetry: with switches, without, and if some are neighbours (measured)."""
+_GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 16.0, 0.4, 32.0
+"""Microseconds per NPU³ to grow trees without symmetry: with switches, without, and with linked switches (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
 _COARSE, _SKIPS, _LONG = 16, 4, 2.0
-"""Chunk counts up to the first number are searched in steps of the second, if bytes take this many times as long as latencies."""
+"""Up to `_COARSE`, chunk counts grow by the factor `_SKIPS` if bytes take over `_LONG` times as long as latencies."""
 
 
 def forest(
@@ -206,7 +206,7 @@ def _orbits(
     if part.size % (len(part.group) * part.chunks):  # it will be expanded
         check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
-        # Balanced for these chunks, which may cost a little bandwidth.
+        # The trees are balanced for these chunks, which may cost a little bandwidth.
         facts = json.dumps({"engine": ENGINE.name})
         return schedule_orbits(topology, collective, provenance=facts, progress=progress)
     if topology.npus > _MOST_REPEATED:
@@ -249,7 +249,7 @@ def _spread(
     slack: bool,
     progress: Callable[[float], object] | None,
 ) -> Schedule:
-    """Return the moves of every chunk from its holder down a tree to the NPUs that need it."""
+    """Return a schedule that sends every chunk from its holder down a tree to the NPUs that need it."""
     (part,) = problem.parts
     holder, members = _holders(part)
     use = ("spread" if network is home else "collect") + (" slack" if slack else "")
@@ -363,7 +363,7 @@ def _fills(topology: Topology, collective: Collective, memory: Packed) -> bool:
 
 
 def _limit_s(_topology: Topology, collective: Collective, memory: Packed) -> float:
-    """The time of a fluid down the trees that were found; 0 before there are any."""
+    """Return the time of a fluid down the trees found so far; 0 if there are none yet."""
     (part,) = collective.parts
     fluid_s = sum(part.size / trees.algbw_Bps for trees in used(memory, ""))
     both_ways = memory.get("both ways")

@@ -1,10 +1,11 @@
 """The baseline ``nccl``: what stock NCCL would do on a network.
 
 NCCL finds the boxes and NICs of a machine (:mod:`~tacos.synth.baselines.nccl.boxes`), lays channels on its links
-(:mod:`~tacos.synth.baselines.nccl.channels`), chooses algorithm and protocol by size (:mod:`~tacos.synth.baselines.nccl.tuner`) and runs
-rings, double binary trees, or sums in switches (:mod:`~tacos.synth.baselines.nccl.schedule`). The engine does the same and
-returns a schedule, whose time is that of the algorithm on an ideal network, without protocol overheads. The time that
-nccl-tests would measure is a different number (:func:`~tacos.synth.baselines.nccl.tuner.estimate`), which the provenance holds.
+(:mod:`~tacos.synth.baselines.nccl.channels`), chooses algorithm and protocol by size
+(:mod:`~tacos.synth.baselines.nccl.tuner`) and runs rings, double binary trees, or sums in switches
+(:mod:`~tacos.synth.baselines.nccl.schedule`). The engine does the same and returns a schedule, whose time is that of
+the algorithm on an ideal network, without protocol overheads. The time that nccl-tests would measure is a different
+number (:func:`~tacos.synth.baselines.nccl.tuner.estimate`), which the provenance holds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = ["NCCL", "nccl", "suited_counts"]
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Largest number of chunks of a block if their number is open (chosen)."""
-_CHANNELS_US = 50_000.0
+_CHANNELS_US = 7_000.0
 """Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 
 
@@ -80,7 +81,7 @@ def nccl(
     found = [choose(group, algorithm, protocol, channels) for group in groups]
     switched = [one.algorithm in _SWITCHED for one in found]
     if any(switched) and not all(switched):
-        # A schedule has one table of routes, so collectives that run with others use rings.
+        # A schedule has one table of routes: if only some collectives go through switches, those use rings.
         found = [
             choose(group, "ring", None, channels) if through else one
             for group, one, through in zip(groups, found, switched, strict=True)
@@ -104,7 +105,7 @@ def nccl(
         )
         return schedule.with_facts(protocol=slowest.protocol)
     if all(part.kind == "reduce" for part in resolved.parts):
-        # A reversed broadcast, whose pipeline is even; sums that all start at once would delay each other.
+        # Reverse a broadcast, whose pipeline is even; sums that all start at once would delay each other.
         spread = [
             ring_moves(group.of(part), part, channels, backwards=True)
             for group, part in zip(groups, resolved.reversed().parts, strict=True)
