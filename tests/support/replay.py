@@ -1,10 +1,10 @@
-"""Replay: what a fixed list of problems gives, as digests and times.
+"""Replay: the results of a fixed list of problems, as digests and times.
 
 A refactoring must leave every figure of ``tests/golden/replay.json`` unchanged. The figures cover schedules, programs,
 exported files and simulated times. They leave out messages, provenance and drawings, which may change freely. Every
 figure is an integer or a digest of integers, so it is the same on every machine and for every number of threads.
 
-Work that changes results on purpose renews the file in a commit of its own::
+If results change on purpose, renew the file in a separate commit::
 
     .venv/bin/python -m tests.support.replay            # all problems
     .venv/bin/python -m tests.support.replay milp tune  # the problems whose names contain one of these words
@@ -91,6 +91,7 @@ COLLECTIVES: dict[str, Callable[[tacos.Topology], tacos.Collective]] = {
     "all_reduce-open": lambda topo: co.all_reduce(topo, 3000),
     "all_gather-open": lambda topo: co.all_gather(topo, 3000),
     "all_reduce-small": lambda topo: co.all_reduce(topo, 1000, chunks=1),
+    "all_gather-small": lambda topo: co.all_gather(topo, 1000, chunks=1),
     "all_gather-one": lambda topo: co.all_gather(topo, "4MB", chunks=1),
     "all_reduce-one": lambda topo: co.all_reduce(topo, "4MB", chunks=1),
     "all_reduce-group": lambda topo: co.all_reduce(topo, 99_991, group=[3, 0, 2], chunks=1),
@@ -115,7 +116,7 @@ COLLECTIVES: dict[str, Callable[[tacos.Topology], tacos.Collective]] = {
     ),
 }
 
-# Engine, collective and network of each problem; every engine stands here at least twice.
+# Engine, collective and network of each problem.
 _ASKED = """
 symmetric all_gather torus-4x4
 symmetric all_reduce hypercube-3
@@ -143,6 +144,8 @@ greedy all_reduce-group torus-two-speeds
 greedy broadcast-group dgx1
 exchange all_reduce-small dgx1
 exchange all_reduce-small torus-4x4
+hubs all_reduce-small mesh-3x3
+hubs all_gather-small dgx1
 milp all_gather-one dgx1
 milp broadcast-group ring-4
 milp all_reduce-one switch-uneven
@@ -389,7 +392,7 @@ def _exported(schedule: tacos.Schedule) -> Figures:
         base = Path(folder)
         found: Figures = {}
         for format in ("tacos", "msccl", "mscclpp", "chakra"):
-            # Without a name of its own, an algorithm is named after its engine, as the provenance has it.
+            # Without a name, an algorithm is named after the engine in the provenance.
             options = {"name": "replay"} if format in ("msccl", "mscclpp") else {}
             path = base / format / "replay"
             path.parent.mkdir()
@@ -505,7 +508,7 @@ def _compared() -> Figures:
 
 
 def _nccl() -> Figures:
-    """What stock NCCL would choose over a row of sizes; its times in picoseconds."""
+    """What stock NCCL would choose for several sizes; its times in picoseconds."""
     topology = NETWORKS["a100-2"]()
     goals = [co.all_reduce(topology, 10**power) for power in range(3, 10)]
     found = [tacos.nccl.estimate(topology, goal) for goal in goals]
