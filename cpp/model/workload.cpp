@@ -64,7 +64,7 @@ void Workload::check_shape() {
   if (c_.npus < 1) invalid("npus is " + std::to_string(c_.npus) + "; it must be at least 1");
   const auto rows = c_.rank.size();
   if (rows > std::numeric_limits<std::uint32_t>::max())
-    invalid("a workload has at most 2^32 nodes");
+    invalid("a workload has at most 2^32 - 1 nodes");
   const std::pair<const char*, std::size_t> sizes[] = {
       {"kind", c_.kind.size()},     {"peer", c_.peer.size()},
       {"bytes", c_.bytes.size()},   {"tag", c_.tag.size()},

@@ -249,8 +249,8 @@ def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
 )
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_a_gigabyte_comes_close_to_the_bound(spec, kind):
-    topology = tp.parse(spec)
     """In the schedule's own time, not when executed."""
+    topology = tp.parse(spec)
     collective = co.named(kind, topology, "1GB")
     schedule = tacos.synthesize(topology, collective, engine="forest", target="schedule")
     assert tacos.verify(schedule).ok

@@ -376,7 +376,6 @@ def test_the_choice_follows_the_size():
     assert choices[0] == ("tree", "LL")
     assert ("nvls-tree", "Simple") in choices
     assert choices[-1] == ("ring", "Simple")
-    assert [one.channels for one in found] != sorted({16})
     for one in found:
         assert one.candidates[0].cost_s == min(c.cost_s for c in one.candidates)
 

@@ -203,7 +203,7 @@ def test_scale():
         (lambda t: tp.degrade(t, (0, 1), factor=float("nan")), "factor must be .* got nan"),
         (lambda t: tp.degrade(t, (0, 1), latency="slow"), "latency 'slow'"),
         (lambda t: tp.scale(t, bandwidth=0), "the factor of bandwidth must be positive; got 0"),
-        (lambda t: tp.scale(t, latency=-1), "the factor of latency must be positive; got -1"),
+        (lambda t: tp.scale(t, latency=-1), "the factor of latency must be 0 or more; got -1"),
         (lambda t: tp.scale(t, bandwidth=1e30), "too large"),
         (lambda t: tp.subset(t, []), "npus is empty"),
         (lambda t: tp.subset(t, [0, 0]), "npus has NPU 0 twice"),

@@ -199,7 +199,7 @@ def _decoded(path: str | os.PathLike[str], kind: Any, ignored: Iterable[str] = (
                     f"it must hold a JSON object; got {quoted(data)}"
                 )
             known = [field.encode_name for field in msgspec.structs.fields(kind)]
-            for key in set(data) - set(known) - set(ignored):
+            for key in sorted(set(data) - set(known) - set(ignored)):
                 close = nearest(key, known)
                 hint = (
                     f"did you mean {close!r}?" if close else f"it must be one of {', '.join(known)}"

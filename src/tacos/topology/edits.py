@@ -104,12 +104,10 @@ def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Top
     True
     """
     topology = topology_of(topology)
-    for what, factor, allowed in (
-        ("bandwidth", bandwidth, 0 < bandwidth < np.inf),
-        ("latency", latency, 0 <= latency < np.inf),
-    ):
-        if not allowed:
-            raise ValueError(f"the factor of {what} must be positive; got {factor!r}")
+    if not 0 < bandwidth < np.inf:
+        raise ValueError(f"the factor of bandwidth must be positive; got {bandwidth!r}")
+    if not 0 <= latency < np.inf:
+        raise ValueError(f"the factor of latency must be 0 or more; got {latency!r}")
     old = columns_of(topology)
     links = old._replace(
         bandwidth_Bps=_scaled(old.bandwidth_Bps, bandwidth, least=1),

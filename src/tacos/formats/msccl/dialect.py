@@ -122,7 +122,7 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
         yield f"gpu {gpu} has {int(blocks[gpu])} threadblocks; the limit is {limits.threadblocks}"
     if (high := program.thread_channel >= MOST_CHANNELS).any():
         channel = int(program.thread_channel[high][0])
-        yield f"{where(high)} has channel {channel}; the limit is {MOST_CHANNELS}"
+        yield f"{where(high)} has channel {channel}; the highest is {MOST_CHANNELS - 1}"
     for peers, verb in (
         (program.thread_send_peer, "sends to"),
         (program.thread_recv_peer, "receives from"),
@@ -131,9 +131,10 @@ def limits_exceeded(program: Program, limits: Dialect) -> Iterator[str]:
         key = program.thread_rank[talks].astype(np.int64) << 32 | program.thread_channel[talks]
         keys, count = np.unique(key, return_counts=True)
         if (count > MOST_PEERS).any():
-            first = int(keys[count > MOST_PEERS][0])
+            place = int((count > MOST_PEERS).argmax())
+            first = int(keys[place])
             yield (
-                f"gpu {first >> 32} {verb} {int(count.max())} peers on channel "
+                f"gpu {first >> 32} {verb} {int(count[place])} peers on channel "
                 f"{first & 0xFFFFFFFF}; the limit is {MOST_PEERS}"
             )
     owner = np.repeat(np.arange(program.threads), steps)
