@@ -116,7 +116,7 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
 def _work(topology: Topology, collective: Collective, _again: bool) -> float:
     """Estimate the work: microseconds per transfer (measured), more through switches, most between pairs."""
     pairs = estimates.between_pairs(collective)
-    rate_us = 5.0 if pairs else 2.5 if topology.switches else 1.0
+    rate_us = 5.0 if pairs else 1.5 if topology.switches else 1.0
     return rate_us * estimates.transfers(topology, collective)
 
 

@@ -40,7 +40,7 @@ __all__ = ["NCCL", "nccl", "suited_counts"]
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Largest number of chunks of a block if their number is open (chosen)."""
-_CHANNELS_US = 7_000.0
+_CHANNELS_US = 50_000.0
 """Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 
 
