@@ -44,11 +44,11 @@ _MOST_SETS = 48
 _WIDE = 1.25
 """Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
 _KEPT = 2
-_HOPS, _SPREAD_HOPS = 500_000, 1_000_000
+_HOPS, _SPREAD_HOPS = 1_000_000, 1_000_000
 """Hops that the core examines to place late chunks again: per list of hubs, and if they only spread (0.1 to 0.2 s)."""
 _FAMILIES, _LAID = 6, 6.0
 """Number of lists of hubs that are tried, and how often the core plans a chunk for each."""
-_HOP_US, _LAY_US, _PAIR_US = 0.22, 0.12, 3.0
+_HOP_US, _LAY_US, _PAIR_US = 0.06, 0.12, 3.0
 """Microseconds to examine a hop, to plan one hop of a chunk, and to find the route between two members (measured)."""
 
 _Set = tuple[list[int], list[int], bool]
