@@ -169,7 +169,9 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """
     collective, provenance = schedule.collective, schedule.provenance
     used, carried = schedule.link_utilisation(), schedule.link_bytes()
-    measured = {"nccl_tests_s": provenance["estimate_s"]} if "estimate_s" in provenance else {}
+    # NCCL does not refine its algorithms.
+    stock = "estimate_s" in provenance and "refined_from_s" not in provenance
+    measured = {"nccl_tests_s": provenance["estimate_s"]} if stock else {}
     busiest = (
         {"busiest_link": link_name(schedule.topology, int(used.argmax()))} if len(used) else {}
     )

@@ -418,3 +418,18 @@ def test_the_printed_number_of_chunks_can_be_given_back(engine, capsys):
     assert all((one[column] == other[column]).all() for column in one)
     row = tacos.compare(topo, tacos.collective.all_reduce(topo, "8MB"), engines=[engine]).rows()[0]
     assert (row["chunks"], row["total_chunks"]) == (searched["chunks"], searched["total_chunks"])
+
+
+def test_an_engine_that_answered_is_not_listed_as_not_tried():
+    """On two DGX A100 boxes, engines answer with matched ports, and are not run again with any ports."""
+    schedule = tacos.synthesize("dgx-a100:2", tacos.collective.all_gather("dgx-a100:2", "64MB"))
+    assert schedule.matched_ports
+    assert not set(schedule.provenance["not_tried"]) & set(schedule.provenance["best_of"])
+
+
+def test_a_refined_algorithm_is_not_what_stock_nccl_runs():
+    ring = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
+    stock = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"), engine="nccl")
+    assert "nccl_tests_s" in tacos.schedule.summary(stock)
+    refined = stock.with_provenance(stock.provenance | {"refined_from_s": 2 * stock.time_s})
+    assert "nccl_tests_s" not in tacos.schedule.summary(refined)

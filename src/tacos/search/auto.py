@@ -98,7 +98,9 @@ class Auto:
         times: dict[str, float] = {}
         for one in results:
             times.setdefault(one.schedule.engine, one.time_ps * 1e-12)
-        return noted(results[0], {"best_of": times, "not_tried": self.left_out}).schedule
+        # An engine that was run with matched ports only may have been left out after that.
+        not_tried = [name for name in self.left_out if name not in times]
+        return noted(results[0], {"best_of": times, "not_tried": not_tried}).schedule
 
     def _near_enough(self) -> Answer | None:
         """Return the answer of an engine that suffices by itself if it is close enough to the bound; otherwise None."""

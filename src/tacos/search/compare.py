@@ -131,6 +131,8 @@ def compare(
     ['bidirectional-ring', 'ring']
     """
     topology = topology_of(topology)
+    if isinstance(collective, str):  # which is a sequence, too
+        check_type("collective", collective, Collective)
     check_type("collective", collective, Collective, Sequence)
     single = isinstance(collective, Collective)
     problems = [collective] if isinstance(collective, Collective) else list(collective)

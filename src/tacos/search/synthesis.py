@@ -146,7 +146,7 @@ def synthesize(
     topology = topology_of(topology)
     check_sizes(topology, collective)
     check_target(target)
-    check_type("engine", engine, str)
+    check_type("engine", engine, str)  # before it is searched for commas
     if "," in engine:
         raise ValueError(
             f"synth takes one engine; compare several with tacos compare --engines {engine}"
@@ -322,6 +322,7 @@ def check_sizes(topology: Topology, collective: Collective) -> None:
 
 def check_engine(name: str, *others: str) -> None:
     """Raise a ValueError if there is no engine of that name; `others` are further names that are accepted."""
+    check_type("engine", name, str)
     if name not in ENGINES:
         known = [*others, *ENGINES]
         close = nearest(name, known)
