@@ -62,7 +62,8 @@ def _end_at_interrupt() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    os.write(2, f"{_INTERRUPTED}\n".encode())
+    if "TACOS_RANK" not in os.environ:  # the process that started this rank prints the message
+        os.write(2, f"{_INTERRUPTED}\n".encode())
     os._exit(130)
 
 

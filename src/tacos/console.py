@@ -45,6 +45,7 @@ _SHARES = ("efficiency", "loss", "gap", "slower_than_schedule")
 _LABELS = {
     "clean_time_s": "time undisturbed",
     "loss": "lost to disturbances",
+    "nccl_tests_s": "time by nccl-tests",
     "executed_order_s": "executed in order",
     "executed_first_come_s": "executed first come",
     "executed_shared_s": "executed on shared links",
@@ -58,6 +59,8 @@ def human(name: str, value: Any) -> str:
 
     >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
     ('1.5 ms', '64 MB', '50.0 %')
+    >>> human("quantum_ps", 100_000)
+    '100 ns'
     >>> human("loss", 0.0), human("loss", 0.0001)
     ('0.0 %', '0.01 %')
     """
@@ -65,6 +68,8 @@ def human(name: str, value: Any) -> str:
         return "-"
     if name.endswith("_s"):
         return units.format_time(value)
+    if name.endswith("_ps"):
+        return units.format_time(value / 1e12)
     if name.endswith("_Bps"):
         return units.format_bandwidth(value)
     if name.endswith(("_bytes", "bytes_max", "bytes_total")):
@@ -101,7 +106,7 @@ def label(name: str) -> str:
     """
     if name in _LABELS:
         return _LABELS[name]
-    for suffix in ("_s", "_Bps", "_bytes"):
+    for suffix in ("_s", "_ps", "_Bps", "_bytes"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
 
@@ -208,8 +213,8 @@ def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("chunks", "steps", "rounds", "rounds per chunk", "time"):
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("chunks", "steps", "rounds", "rounds\nper chunk", "time"):
         table.add_column(name, justify="right")
     table.add_column("optimal")
     table.add_column("proven")
@@ -230,12 +235,14 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    roomy = width() >= 100  # 80 columns hold the longest names only without padding
+    padding = (0, 1) if roomy else 0
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=padding)
     for name in ("from", "to"):
-        table.add_column(name, justify="right")
-    table.add_column("engine")
-    for name in ("chunks", "at", "time", "busbw", "efficiency"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("engine", overflow="fold")
+    for name in ("chunks", "at", "time", "busbw\nGB/s", "at least\nof bound"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             units.format_size(row["min_bytes"]),
@@ -244,7 +251,7 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
             f"{row['chunks']:,}",
             units.format_size(row["size_bytes"]),
             units.format_time(row["time_s"]),
-            human("busbw_Bps", row["busbw_Bps"]),
+            f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
             human("efficiency", row["efficiency"]),
         )
     return table
@@ -265,7 +272,7 @@ def judgement_table(found: Judgement) -> Table:
             units.format_time(row.time_s),
             human("busbw_Bps", row.busbw_Bps),
             units.format_time(row.bound_s),
-            f"{row.share:.1%}",
+            human("efficiency", row.share),
             "" if row.nccl_s is None else units.format_time(row.nccl_s),
             "" if row.best_s is None else units.format_time(row.best_s),
         )

@@ -247,6 +247,15 @@ BAD_CALLS = {
         'unknown engine "rink"; did you mean "ring"?',
     ),
     "size zero": (["synth", "ring:4", "all-reduce", "0B"], "size '0B' must be positive"),
+    "size below zero": (
+        ["synth", "ring:4", "all-reduce", "-1MB"],
+        "unexpected -1MB; values must not be negative",
+    ),
+    "an NPU and a link": (
+        ["info", "ar.tacos", "--npu", "0", "--link", "1"],
+        "--npu and --link exclude each other",
+    ),
+    "no value": (["synth", "ring:4", "all-reduce", "1MB", "-o"], "-o needs a value"),
     "no unit": (["synth", "ring:4", "all-reduce", "big"], "size 'big' is not understood"),
     "duplicate rank": (
         ["synth", "ring:4", "all-reduce", "1MB", "--group", "0,1,1"],

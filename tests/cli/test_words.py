@@ -107,6 +107,15 @@ def test_simulate_takes_the_path_of_a_schedule(tmp_path, monkeypatch):
         tacos.simulate("gone.tacos")
 
 
+def test_lists_of_wrong_types_are_named():
+    with pytest.raises(TypeError, match=r"group must be a list of NPUs; got 5"):
+        co.all_reduce(RING, "4MB", group=5)
+    schedule = tacos.synthesize(RING, GATHER, engine="ring")
+    for wrong in ("link=0-1", [3], 3, tacos.Fault(link=(0, 1), end="1us")):
+        with pytest.raises(TypeError, match=r"faults must be a list of tacos.Fault; got "):
+            tacos.simulate(schedule, faults=wrong)
+
+
 def test_a_size_is_a_whole_number_of_bytes():
     with pytest.raises(ValueError, match=r"size 64.5 must be a whole number of bytes"):
         co.all_reduce(RING, 64.5)

@@ -215,8 +215,8 @@ def test_messages_that_fill_the_buffers_are_found():
     [
         ({"dialect": "nccl"}, 'dialect must be one of "msccl", "azure"; got "nccl"'),
         ({"protocol": "ll"}, 'protocol must be one of "Simple", "LL", "LL128"; got "ll"'),
-        ({"channels": 0}, "channels is 0; with 1 instances it must be 1 to 32"),
-        ({"channels": 9, "instances": 4}, "channels is 9; with 4 instances it must be 1 to 8"),
+        ({"channels": 0}, "channels must be 1 to 32; got 0"),
+        ({"channels": 9, "instances": 4}, "channels must be 1 to 8 with 4 instances; got 9"),
         ({"instances": 33}, "instances must be 1 to 32; got 33"),
         ({"name": 64 * "x"}, "name must be at most 63 bytes of printable characters"),
         ({"name": "a\nb"}, "name must be at most 63 bytes of printable characters"),

@@ -216,9 +216,18 @@ def test_mistakes_get_one_sentence(log, text, network, sentence):
 
 def test_a_collective_that_the_log_does_not_name(log):
     path = log(OLD_TABLE, "gather.txt")
-    with pytest.raises(ValueError, match=r"does not say which collective was measured; name it"):
+    with pytest.raises(
+        ValueError, match=r"does not say which collective was measured; set --collective"
+    ):
         tacos.judge(path, "ring:4")
     assert tacos.judge(path, "ring:4", collective="all-gather").collective == "all-gather"
+
+
+def test_slow_buffers_of_medium_size_are_reported():
+    slow = Log("a.log", "nccl-tests", "all_reduce", (Measured(1_000_000, 0.001),))
+    (cause,) = tacos.judge(slow, "ring:4").causes
+    assert cause.startswith("buffers take up to 14.2 times as long as NCCL's model says")
+    assert cause.endswith("also measure buffers up to 64 KiB and from 16 MiB")
 
 
 @pytest.mark.parametrize("network", ["ring:8", "ring:32"])

@@ -7,6 +7,7 @@ stream. Exit codes: 0 done, 1 a schedule that is not valid, 2 a wrong call or a 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from inspect import signature
@@ -17,6 +18,7 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     UnknownCommandError,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 
@@ -159,6 +161,10 @@ def _sentence(error: CycloptsError) -> str:
     match error:
         case MissingArgumentError(argument=argument) if argument and not error.keyword:
             what = f"{argument.name} is missing."
+        case MissingArgumentError(keyword=str(option)):
+            what = f"{option} needs a value."
+        case UnknownOptionError(token=token) if re.match(r"-\.?\d", token.keyword or token.value):
+            what = f"unexpected {token.keyword or token.value}; values must not be negative."
         case UnusedCliTokensError(unused_tokens=[*words]):
             what = f"unexpected argument {' '.join(words)!r}."
         case UnknownCommandError(unused_tokens=[word, *_]):

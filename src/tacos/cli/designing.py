@@ -276,14 +276,14 @@ def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade)
             for one in (result.points[-1], *result.runners_up)
             if one.note
         ]
-        return [*notes, f"Gap: {max(row['gap'] for row in result.rows()):.1g}."]
+        return [*notes, f"Gap: {_gap(max(row['gap'] for row in result.rows()))}."]
     if isinstance(result, networks.Upgrade):
         faster = result.bound_before_s / result.bound_after_s
         before, after = (
             units.format_time(s) for s in (result.bound_before_s, result.bound_after_s)
         )
         notes = [
-            f"{units.format_dollars(result.spent)} more: bound {before} to {after}, {faster:.3g} times as fast; gap {result.gap:.1g}."
+            f"{units.format_dollars(result.spent)} more: bound {before} to {after}, {faster:.3g} times as fast; gap {_gap(result.gap)}."
         ]
         if result.synthesized_before_s is not None and result.synthesized_after_s is not None:
             before, after = (
@@ -293,7 +293,7 @@ def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade)
             notes.append(f"With synthesized collectives: {before} to {after}.")
         return notes
     notes = [
-        f"time {units.format_time(result.time_s)}, cost {units.format_dollars(result.cost)}, gap {result.gap:.1g}"
+        f"time {units.format_time(result.time_s)}, cost {units.format_dollars(result.cost)}, gap {_gap(result.gap)}"
     ]
     if len(result.times) > 1:
         notes.append(
@@ -313,3 +313,8 @@ def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade)
                 f"Raising the limit of {text} by one {what} {verb} {units.format_time(abs(value))}."
             )
     return notes
+
+
+def _gap(share: float) -> str:
+    """Format the gap between a design and its bound; the solver's rounding errors are not a gap."""
+    return f"{share:.1g}" if share > 1e-9 else "0"

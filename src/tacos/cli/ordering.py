@@ -50,7 +50,7 @@ def reorder(
     ] = None,
     npus_per_host: Annotated[
         int | None,
-        Parameter(help="NPUs of a topology that form a host, if the names do not show it."),
+        Parameter(help="NPUs of a topology that form a host, unless its names are host:number."),
     ] = None,
     slots: Annotated[
         int | None, Parameter(help="Ranks to start on each host, for the files.")
@@ -107,7 +107,9 @@ def _print(found: Order) -> None:
     proof = "no order is faster"
     if not found.exact:
         bound = units.format_time(found.lower_bound)
-        proof = f"no order takes less than {bound}, so at most {found.gap:.1%} could be gained"
+        proof = (
+            f"no order takes less than {bound}, so at most {100 * found.gap:.1f} % could be gained"
+        )
     print(f"  {proof}")
     print("order:")
     for host in found.hosts:

@@ -207,7 +207,7 @@ def sim(
         given = {
             "--fault": fault,
             "--straggler": straggler,
-            "--jitter": units.time_ps(jitter),
+            "--jitter": units.time_ps(jitter, what="--jitter"),
             "--size": size,
             "--timing": timing != "first-come",
             "--no-congestion": not congestion,
@@ -255,7 +255,7 @@ def sim(
     stragglers = [tacos.Straggler.parse(text) for text in straggler]
     what: Schedule | Workload | Program
     as_program = False
-    disturbed = bool(fault or straggler or units.time_ps(jitter))
+    disturbed = bool(fault or straggler or units.time_ps(jitter, what="--jitter"))
     if profile is not None and (disturbed or timing != "first-come" or not congestion):
         raise ValueError(
             f"--profile {profile} takes no --fault, --straggler, --jitter, --timing or --no-congestion"
@@ -371,10 +371,14 @@ def info(
     """
     if rows < 1:
         raise ValueError(f"--rows must be positive; got {rows}")
+    if npu is not None and link is not None:
+        raise ValueError("--npu and --link exclude each other; list one NPU or one link")
     if flight := flight_in(file, others):
         return _show_flight(flight, as_json, quiet)
     if others:
-        raise ValueError(f"info takes one file, or several flight records; {file} is none")
+        raise ValueError(
+            f"info takes one file, or several flight records; {file} is not a flight record"
+        )
     loaded = loaded_from(file, format, groups, dims)
     if isinstance(loaded, Workload) and npu is None and link is None:
         show_workload(file, loaded, as_json, quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -90,6 +91,7 @@ def run(
     if np is not None and np != ranks:
         raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
     sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
+    _check_timeout(timeout)
     kind = _carrier(carrier, mpi)
     if not runtime.in_job():
         _check_launcher(kind, ranks, f"run {file}")
@@ -120,6 +122,13 @@ def run(
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
         return _failed(error, rank, kind)
+    except MemoryError:
+        most = units.format_size(max(sizes))
+        return _failed(ValueError(f"not enough memory for buffers of {most}"), rank, kind)
+    except KeyboardInterrupt:
+        if "TACOS_RANK" not in os.environ:
+            raise
+        return 130  # the process that started this rank prints the message
     if rank == 0 and as_json:
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
@@ -133,6 +142,11 @@ def _failed(error: Exception, rank: int | None, carrier: CarrierKind | None) -> 
     if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
         raise error
     return 2
+
+
+def _check_timeout(seconds: float) -> None:
+    if not seconds > 0:
+        raise ValueError(f"--timeout must be positive; got {seconds:g}")
 
 
 def _carrier(name: str | None, mpi: bool) -> CarrierKind | None:
@@ -279,6 +293,7 @@ def probe(
                 f"--output is {output}, but this format cannot hold a topology; use .yaml or .json"
             )
         check_folder("--output", output)
+    _check_timeout(timeout)
     kind = _carrier(carrier, mpi)
     if not runtime.in_job():
         _check_launcher(kind, 8, "probe")

@@ -12,6 +12,7 @@ the engine chooses it. :func:`chunks_per_part` returns it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from tacos.errors import keywords
 from tacos.nodes import Network, Node, Nodes, topology_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -438,6 +439,8 @@ def _group(npus: Topology | int, group: Iterable[Node] | None) -> NDArray[np.int
             if isinstance(npus, Topology)
             else [_npu(npus, group, "group")]
         )
+    if not isinstance(group, Iterable):
+        raise TypeError(f"group must be a list of NPUs; got {group!r}")
     members = column("group", _numbers(npus, group, "group"), np.int32)
     for npu in members[(members < 0) | (members >= count)].tolist():
         raise ValueError(f"group has {npu}, but there is no such NPU; {_span(count)}")

@@ -256,8 +256,9 @@ def save(
     if not isinstance(obj, FORMATS[name].kind):
         held = " or a ".join(kind.__name__.lower() for kind in _kinds(name))
         found = type(obj).__name__.lower()
+        article = "an" if found[0] in "aeiou" else "a"
         ending = Path(str(where)).suffix or f".{name}"
-        raise FormatError(f"{where}: a {ending} file holds a {held}, not a {found}")
+        raise FormatError(f"{where}: a {ending} file holds a {held}, not {article} {found}")
     _check_options(name, write, 2, options)
     with _system_errors(where):
         write(obj, where, **options)

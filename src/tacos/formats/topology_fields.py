@@ -188,7 +188,7 @@ def decoded(data: Any) -> File:
 
     >>> decoded({"tacos": 1, "npus": "two"})
     Traceback (most recent call last):
-    ValueError: npus is "two": expected int | array, got str
+    ValueError: npus is "two": expected a whole number or a list, got text
     """
     if not isinstance(data, dict):
         raise ValueError("the file must be a mapping of fields, such as tacos: 1")  # noqa: TRY004
@@ -209,11 +209,24 @@ def decoded(data: Any) -> File:
         raise ValueError(f"{subject}{_reworded(message)}") from None
 
 
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "|": "or",
+}
+"""What msgspec's names of types mean to the author of a file."""
+
+
 def _reworded(message: str) -> str:
     """Reword a message of msgspec."""
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
-        return message[0].lower() + message[1:].replace("`", "")
+        words = message[0].lower() + message[1:].replace("`", "")
+        return re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), words)
     fields = {
         f for struct in (File, Boxes, Racks, Link, Switch, Edit) for f in struct.__struct_fields__
     }

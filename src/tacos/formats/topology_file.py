@@ -97,8 +97,16 @@ def read(path: Location) -> Topology:
 def _read(file: Path | Stream, depth: int) -> Topology:
     try:
         return _Reader(decoded(markup.load(file)), file.parent, depth).topology()
+    except _TooDeepError as error:
+        if depth:  # name only the first file of the chain
+            raise
+        raise FormatError(f"{file}: {error}") from None
     except ValueError as error:
         raise FormatError(f"{file}: {error}") from None
+
+
+class _TooDeepError(ValueError):
+    """A file's base has a base, and so on, for too many files."""
 
 
 def write(topology: Topology, path: Location) -> None:
@@ -291,7 +299,7 @@ class _Reader:
         if model:
             raise ValueError(f"{next(iter(model))} cannot be combined with a base that is a file")
         if self.depth == _DEEPEST:
-            raise ValueError(
+            raise _TooDeepError(
                 f"base is {base}: more than {_DEEPEST} files in a row name a base; check for a cycle"
             )
         try:

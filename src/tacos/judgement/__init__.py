@@ -40,6 +40,8 @@ _SAMPLES = 3
 """Sizes for which algorithms are found; each is then executed at every size."""
 _LARGE = 16 << 20
 """From this size bandwidth decides (chosen)."""
+_SMALL = 64 << 10
+"""Up to this size latency decides (chosen)."""
 _GOOD, _FLAT, _NEAR = 0.85, 0.1, 0.12
 """Thresholds for a good share of NCCL's model, a flat curve, and closeness to a fraction (chosen)."""
 _SLOW_START = 3.0
@@ -182,7 +184,9 @@ def _kind(log: Log, given: str | None, ranks: int) -> str:
         return "all_reduce"
     if log.bus_factor and log.reduces and abs(log.bus_factor - share) < 0.02 * share:
         return "reduce_scatter"
-    raise ValueError(f"{log.source} does not say which collective was measured; name it")
+    raise ValueError(
+        f"{log.source} does not say which collective was measured; set --collective (collective= in Python)"
+    )
 
 
 def _check_factor(log: Log, npus: int) -> None:
@@ -318,13 +322,20 @@ def _causes(
     large = [row for row in rows if row.size_bytes >= _LARGE and row.nccl_s is not None]
     if large and not few:
         causes += _curve_causes(large, nics)
-    small = [row for row in rows if row.size_bytes <= 1 << 16 and row.nccl_s is not None]
+    small = [row for row in rows if row.size_bytes <= _SMALL and row.nccl_s is not None]
     if small:
         slow = float(np.median([row.time_s / (row.nccl_s or 1) for row in small]))
         if slow > _SLOW_START:
             causes.append(
                 f"small buffers take {slow:.1f} times as long as NCCL's model says: look for a slow start of messages, such "
                 "as TCP instead of RDMA, or processes that are not bound to cores near their NICs"
+            )
+    if not large and not causes:
+        slow = max((row.time_s / row.nccl_s for row in rows if row.nccl_s), default=0.0)
+        if slow > _SLOW_START:
+            causes.append(
+                f"buffers take up to {slow:.1f} times as long as NCCL's model says: to tell bandwidth from latency, also measure "
+                f"buffers up to {units.format_size(_SMALL)} and from {units.format_size(_LARGE)}"
             )
     return causes
 
@@ -361,10 +372,12 @@ def _curve_causes(large: list[Verdict], nics: int) -> list[str]:
     if fractions:
         k = min(fractions, key=lambda k: abs(share * nics / k - 1))
         words = f"as if {k} of {nics} NICs carried the data; NCCL_DEBUG=INFO shows which are used"
-        return [f"large buffers reach {share:.0%} of what NCCL should: {words}"]
+        return [f"large buffers reach {100 * share:.0f} % of what NCCL should: {words}"]
     has = units.format_bandwidth(last.busbw_Bps)
     whole = units.format_bandwidth(last.busbw_Bps / share)
-    words = f"one link at {share:.0%} of its speed on the rings' path would explain the curve"
+    words = (
+        f"one link at {100 * share:.0f} % of its speed on the rings' path would explain the curve"
+    )
     return [
         f"large buffers stay at {has} where NCCL should reach {whole}: {words}; tacos probe finds it"
     ]

@@ -118,7 +118,7 @@ def reorder(
             latency where no bandwidths are known.
         bandwidth: A matrix of bandwidths in B/s beside a matrix of latencies.
         hosts: The hosts of the job in their present order, if not all.
-        npus_per_host: Number of consecutive NPUs of a topology that form a host, if the names do not show it.
+        npus_per_host: Number of consecutive NPUs of a topology that form a host, unless its names are ``host:number``.
         seed: Random seed; other seeds may give different, equally good orders.
         effort: How much to search; 2 searches twice as long.
         progress: Called from time to time with the share of the work done.

@@ -134,7 +134,11 @@ def _readme(plan: Plan, sections: list[str]) -> str:
     order = plan.order
     single = order.size in ("latency", "bandwidth")
     counted = f"counting {order.size} only" if single else f"size {order.size}"
-    proof = "no order is faster" if order.exact else f"at most {order.gap:.1%} slower than the best"
+    proof = (
+        "no order is faster"
+        if order.exact
+        else f"at most {100 * order.gap:.1f} % slower than the best"
+    )
     gain = (
         f"Predicted time: {units.format_time(order.cost_before)} before, "
         f"{units.format_time(order.cost)} in this order ({order.speedup:.2f} times as fast; {proof})."

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -35,6 +37,18 @@ _BYTES_PER_TRANSFER = 60
 """Memory of a run, per transfer."""
 _BYTES_PER_ARRIVAL, _BYTES_PER_INTERVAL = 30, 50
 """Memory of the trace, per arrival and per interval; intervals may have to be sorted."""
+
+
+_Kind = TypeVar("_Kind", Fault, Straggler)
+
+
+def _all_of(name: str, given: Any, kind: type[_Kind]) -> tuple[_Kind, ...]:
+    """Return the faults or stragglers as a tuple; refuse other types, such as texts."""
+    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(isinstance(one, kind) for one in found):
+        one = kind.__name__
+        raise TypeError(f"{name} must be a list of tacos.{one}; got {shortened(given)}")
+    return found
 
 
 class _Undisturbed:
@@ -155,7 +169,8 @@ def simulate(
     check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
     if timing == "dependencies":
         timing = "first-come"
-    faults, stragglers = tuple(faults), tuple(stragglers)
+    faults = _all_of("faults", faults, Fault)
+    stragglers = _all_of("stragglers", stragglers, Straggler)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
     if profile is not None:
         ours = timing != "first-come" or not congestion or not record

@@ -55,13 +55,13 @@ def format_of(
     tacos.errors.FormatError: trace.png: a trace must have one of the extensions .pftrace, .pftrace.gz, .json, .json.gz, .csv, .csv.gz, .parquet
     >>> format_of("trace.gif", pictures=[".svg", ".png"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tacos.errors.FormatError: trace.gif: a trace must have one of the extensions ..., .parquet, or .svg, .png for a picture
+    tacos.errors.FormatError: trace.gif: a trace must have one of the extensions ..., .parquet, or .svg, .png for a picture or a page
     """
     name = Path(path).name.lower()
     chosen = format or next((ending for ending in _writers() if name.endswith(f".{ending}")), "")
     if chosen not in _writers():
         allowed = ", ".join(f".{ending}" for ending in _writers())
-        drawn = f", or {', '.join(pictures)} for a picture" if pictures else ""
+        drawn = f", or {', '.join(pictures)} for a picture or a page" if pictures else ""
         raise FormatError(f"{path}: a trace must have one of the extensions {allowed}{drawn}")
     return chosen
 

@@ -305,11 +305,11 @@ def model(name: str | os.PathLike[str]) -> Model:
 
 
 def _read(file: Path) -> Transformer:
-    try:
-        fields = markup.load(file)
-    except FileNotFoundError:
-        raise FormatError(f"{file}: there is no such file") from None
     with about(file):
+        try:
+            fields = markup.load(file)
+        except FileNotFoundError:
+            raise FormatError(f"{file}: there is no such file") from None
         if not isinstance(fields, dict):
             raise ValueError("the file must hold the fields of a model")  # noqa: TRY004, about a file
         if "model_type" in fields or "architectures" in fields:

@@ -214,7 +214,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "an XDP program needs root" in said("--xdp", "lo")
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert "clang is not installed" in said("--xdp", "lo")
+    assert "clang, which compiles the XDP program, is not installed" in said("--xdp", "lo")
     assert Path(xdp.SOURCE).is_file()
 
 

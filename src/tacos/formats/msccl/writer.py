@@ -107,9 +107,8 @@ def write(
         raise ValueError(f"instances must be 1 to {MOST_CHANNELS}; got {instances}")
     most = MOST_CHANNELS // instances
     if channels is not None and not 1 <= channels <= most:
-        raise ValueError(
-            f"channels is {channels}; with {instances} instances it must be 1 to {most}"
-        )
+        copies = "" if instances == 1 else f" with {instances} instances"
+        raise ValueError(f"channels must be 1 to {most}{copies}; got {channels}")
     dialect = _word("dialect", dialect, program.dialect or None, DIALECTS)
     fields = _fields(program, dialect, protocol, min_bytes, max_bytes, name)
     keeps = program.format == "msccl" or bool(np.isin(program.op, _FUSED).any())
@@ -249,7 +248,9 @@ def _fields(
 
 
 def _bytes(name: str, value: Quantity | None, default: int) -> int:
-    size = default if value is None else 0 if value in (0, "0") else units.size_bytes(value)
+    size = default
+    if value is not None:
+        size = 0 if value in (0, "0") else units.size_bytes(value, what=name)
     if not 0 <= size <= _LARGEST_SIZE:
         raise ValueError(f"{name} must be 0 to 2^63 - 1; got {size}")
     return size

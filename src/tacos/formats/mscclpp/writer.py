@@ -144,8 +144,10 @@ def _head(
     reach = (_OFFSETS - 1) // max(slots, *scratch) // ALIGNMENT * ALIGNMENT * slots
     least, most = program.min_bytes, program.max_bytes
     if min_bytes is not None:
-        least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes)
-    most = most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes)
+        least = 0 if min_bytes in (0, "0") else units.size_bytes(min_bytes, what="min_bytes")
+    most = (
+        most or LARGEST_SIZE if max_bytes is None else units.size_bytes(max_bytes, what="max_bytes")
+    )
     if least > most:
         raise ValueError(f"min_bytes is {least}; it must be below max_bytes, which is {most}")
     return {

@@ -52,7 +52,7 @@ def unavailable() -> str:
     if platform.machine() not in _SYSCALL or platform.system() != "Linux":
         return "XDP programs run on Linux, on x86-64 and 64-bit ARM"
     if shutil.which("clang") is None:
-        return f"clang is not installed, which compiles the XDP program; install it, {_INSTEAD}"
+        return f"clang, which compiles the XDP program, is not installed; install it, {_INSTEAD}"
     if os.geteuid() != 0:
         return f"an XDP program needs root; start the switch as root, {_INSTEAD}"
     try:
@@ -95,7 +95,7 @@ def compiled() -> bytes:
     """
     clang = shutil.which("clang")
     if clang is None:
-        raise TacosError("clang is not installed, which compiles the XDP program")
+        raise TacosError("clang, which compiles the XDP program, is not installed")
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "switch.o"
         command = [clang, "-O2", "-target", "bpf", "-mcpu=v3", "-c", str(SOURCE), "-o", str(target)]
