@@ -339,3 +339,43 @@ def test_an_npu_without_a_box_stands_beside_boxes_with_names(tmp_path):
     assert [frame.label for frame in layout.frames] == ["a", "b"]
     # Of three NPUs in a circle, none is above another.
     assert len(set(layout.xy[:3, 0].round(6).tolist())) == 3
+
+
+MIXED = """
+tacos: 1
+defaults: {bandwidth: 50GB/s, latency: 1us}
+npus: [m0/gpu0, m0/gpu1, m0/gpu2, m0/gpu3, s0/gpu0, s0/gpu1, s0/gpu2, s0/gpu3]
+switches: [tor, s0/switch]
+links:
+  - {src: "m0/gpu0", dst: "m0/gpu1"}
+  - {src: "m0/gpu1", dst: "m0/gpu2"}
+  - {src: "m0/gpu2", dst: "m0/gpu3"}
+  - {src: "s0/gpu*", dst: s0/switch}
+  - {src: "*/gpu*", dst: tor}
+"""
+
+
+def test_only_boxes_with_links_between_npus_are_circles(tmp_path):
+    path = tmp_path / "mixed.yaml"
+    path.write_text(MIXED)
+    xy = place(tacos.load(path)).xy
+    assert len(set(xy[:4, 1].round(6).tolist())) == 4  # a circle, turned
+    assert len(set(xy[4:8, 1].round(6).tolist())) == 2  # two rows
+
+
+def test_two_switches_of_the_same_npus_are_on_both_sides():
+    """Otherwise the lines to one would run through the other."""
+    rows = [(a, b, 50e9, 1e-6) for npu in (0, 1) for s in (2, 3) for a, b in ((npu, s), (s, npu))]
+    layout = place(build.from_links(2, rows, switches=2))
+    heights = layout.xy[2:, 1] - layout.xy[0, 1]
+    assert heights.min() < 0 < heights.max()
+
+
+def test_names_that_would_overlap_give_way_to_numbers():
+    """Names below NPUs fit side by side, but not in a small circle."""
+    names = [f"accelerator{k}" for k in range(40)]
+    rows = [(k, (k + 1) % 40, 1e9, 1e-6) for k in range(40)]
+    circle = build.from_links(40, rows, names=names)
+    words = texts(draw(circle, width=500))
+    assert not set(names) & set(words)
+    assert texts(draw(circle, width=500, labels="names")).count("accelerator7") == 1

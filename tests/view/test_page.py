@@ -396,8 +396,11 @@ def test_pages_say_what_was_simulated(relay):
         "simulated: all links of npu 2 3 times slower from 1 us on; npu 1 starts 2 us late; "
         "deliveries up to 1 ns late"
     )
+    kinds = [kind for kind, _ in found.facts["disturbances"]]
+    assert kinds == ["fault", "straggler", "jitter"]
     plain = record(relay).facts
     assert (plain["banner"], plain["simulated"], plain["faults"]) == ("", False, [])
+    assert plain["disturbances"] == []
 
 
 def test_executed_schedules_and_rings_are_views_of_the_page():

@@ -14,8 +14,10 @@ from tacos import topology as tp
 from tacos import training
 from tacos import view as pictures
 from tacos.schedule import retime, routes
+from tacos.simulate.timeline import Timeline
 from tacos.view import page
 from tacos.view.serve import Server
+from tacos.workload import COMP, from_nodes
 
 pytestmark = pytest.mark.xdist_group("browser")
 US = 1_000_000
@@ -738,6 +740,25 @@ def test_executed_schedules_and_rings_are_a_click_away(view):
     assert shown.evaluate("viewer.ring") == 2
     assert shown.locator('[data-run="0"]').screenshot() != before
     assert not shown.is_visible("#slider")
+
+
+def test_short_spans_of_a_timeline_share_their_pixels(view):
+    """Thousands of short computations alternate; neither kind hides the other."""
+    count = 20_000
+    names = ["forward", "backward"] * (count // 2)
+    work = from_nodes(1, rank=np.zeros(count, int), kind=COMP, duration_ps=1000, names=names)
+    begin = 1000 * np.arange(count)
+    shown = view(pictures.timeline_page(Timeline(work, begin, begin + 1000)))
+    colours = """() => {
+      viewer.draw();
+      const canvas = viewer.canvas, x = Math.round((viewer.left + 200) * devicePixelRatio);
+      const copy = new OffscreenCanvas(1, canvas.height).getContext("2d", {willReadFrequently: true});
+      copy.drawImage(canvas, -x, 0);
+      const data = copy.getImageData(0, 0, 1, Math.round(viewer.high * devicePixelRatio)).data;
+      const rows = Array.from({length: data.length / 4}, (_, k) => data.slice(4 * k, 4 * k + 3).join());
+      return [rows[Math.floor(0.3 * rows.length)], rows[Math.floor(0.7 * rows.length)]]; }"""
+    upper, lower = shown.evaluate(colours)
+    assert upper != lower
 
 
 def test_a_training_step_is_a_timeline_with_its_collectives_one_click_away(view):

@@ -174,7 +174,10 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
         times.append(Series("bound", [limit for limit, _ in limits], sizes, "floor"))
         speeds.append(Series("bound", [limit for _, limit in limits], sizes, "ceiling"))
     top = lines(times, size, Axis("time", "time", log=True), title=_title(comparisons[0], name))
-    return stack([top, lines(speeds, size, speed, remarks=_below(result))])
+    below = _below(result)
+    if len({one.role for one in speeds if not one.limit}) > 1:
+        below.insert(0, "Thick curves are engines that search; thin ones are known algorithms.")
+    return stack([top, lines(speeds, size, speed, remarks=below)])
 
 
 def write_csv(result: Comparison | Sweep, path: str | os.PathLike[str]) -> None:
@@ -233,13 +236,17 @@ def _rejected(comparisons: Sequence[Comparison], engine: str) -> list[tuple[int,
 
 
 def _below(result: Comparison | Sweep) -> list[str]:
-    """Return remarks on engines that a picture does not draw: failed ones by name, the rest in one line."""
+    """Return remarks on engines that a picture does not draw at all sizes: failed ones by name, others together."""
     said = remarks(result)[1:]
     apart = [words for words in said if " does not apply" in words]
     named = [words for words in said if words not in apart and " was cut short" not in words]
-    if apart:
-        engines = ", ".join(dict.fromkeys(words.partition(" ")[0] for words in apart))
-        named.append(f"Not drawn, because they do not apply: {engines}.")
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    drawn = {candidate.engine for one in comparisons for candidate in one.solved}
+    engines = dict.fromkeys(words.partition(" ")[0] for words in apart)
+    if some := [engine for engine in engines if engine in drawn]:
+        named.append(f"Drawn only at the sizes to which they apply: {', '.join(some)}.")
+    if none := [engine for engine in engines if engine not in drawn]:
+        named.append(f"Not drawn, because they do not apply: {', '.join(none)}.")
     return named
 
 

@@ -406,14 +406,14 @@ class _Picture:
         npus = range(self.topology.npus)
         numbers = [str(self._number(npu)) for npu in npus]
         texts, names = numbers, [self._short(npu) for npu in npus] if self.topology.names else []
-        inside, apart = 2 * self.radius - 2, self.layout.gap() * self.scale
+        inside, apart = 1.75 * self.radius, self.layout.gap() * self.scale
         below = False
         if names and self.labels != "ids":
             below = _fitting(names, inside) < _SMALLEST
-            if self.labels == "names" or not below or _fitting(names, 1.25 * apart) >= _SMALLEST:
+            if self.labels == "names" or not below or self._have_room(names):
                 texts = names
             below = below and texts is names
-        size = min(12.0, 0.72 * inside, _fitting(texts, inside))
+        size = min(12.0, 0.9 * inside, _fitting(texts, inside))
         if texts is numbers and size < _SMALLEST:
             room = apart - 2 * self.radius >= 1.2 * _SMALLEST
             fits = room and _fitting(texts, 0.9 * apart) >= _SMALLEST
@@ -425,6 +425,19 @@ class _Picture:
                 yield svg.text(x, y + 0.35 * size, text, size=size, more=_MIDDLE)
         for switch in range(self.topology.npus, self.topology.nodes):
             yield from self._switch_label(switch)
+
+    def _have_room(self, names: list[str]) -> bool:
+        """Return whether names below the NPUs touch neither each other nor another NPU."""
+        xy = self.xy[: len(names)]
+        reach = np.array([_width(name, _SMALLEST) for name in names]) / 2
+        across, down = (xy[:, None, k] - xy[None, :, k] for k in (0, 1))
+        other = ~np.eye(len(names), dtype=bool)
+        texts = (np.abs(across) < reach[:, None] + reach) & (np.abs(down) < 1.1 * _SMALLEST)
+        middle = self.radius + 0.7 * _SMALLEST  # of a name, below its NPU
+        nodes = (np.abs(across) < reach[:, None] + self.radius) & (
+            np.abs(down + middle) < self.radius + 0.5 * _SMALLEST
+        )
+        return not ((texts | nodes) & other).any()
 
     def _short(self, node: int) -> str:
         """Return a node's name, without its box if a frame shows that."""
@@ -543,12 +556,12 @@ _ARROW_SIGN = f'<path d="M0 -4H26" stroke="{INK}"/><polygon points="18,-4 9,-8.5
 
 def _width(words: str, size: float) -> float:
     """Return the approximate width of a text."""
-    return 0.58 * size * len(words)
+    return 0.6 * size * len(words)
 
 
 def _fitting(texts: list[str], width: float) -> float:
     """Return the font size at which the longest of the texts is `width` wide."""
-    return width / (0.58 * max(1, *map(len, texts)))
+    return width / (0.6 * max(1, *map(len, texts)))
 
 
 def caption(topology: Topology) -> tuple[str, str]:

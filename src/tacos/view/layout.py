@@ -364,7 +364,10 @@ class _Racks:
                 home[switch] = names.index(box_name) if slash and box_name in names else -1
             (self.outer if home[switch] < 0 else self.own[home[switch]]).append(switch)
         src, dst = topology.link_src, topology.link_dst
-        self.direct = bool(((home[src] == home[dst]) & (np.maximum(src, dst) < self.npus)).any())
+        within = (home[src] == home[dst]) & (np.maximum(src, dst) < self.npus)
+        # Boxes with links between NPUs.
+        self.circles = np.isin(np.arange(self.boxes), home[src[within]])
+        self.direct = bool(self.circles.any())
 
     def layout(self, inside: Dims, outside: Dims) -> Layout:
         columns, across = self._columns_and_boxes_across()
@@ -442,7 +445,7 @@ class _Racks:
     def _box(self, box: int, inside: Dims, columns: int) -> tuple[float, float, float, float]:
         """Place a box around x = 0 with its top row at y = 0; return left, top, right and bottom."""
         xy, members, own = self.xy, self.members[box], self.own[box]
-        if self.direct:
+        if self.circles[box]:
             # A circle with an even number of NPUs is turned a little, so that no two are above each other.
             regular = len(inside) > 1 or (inside and inside[0][0] in _GRID_KINDS)
             turn = 0.0 if len(members) % 2 else 0.25 / len(members)
@@ -451,6 +454,8 @@ class _Racks:
             if regular:  # links to switches pass between columns
                 self.lanes[members, 0] = np.where(xy[members, 1] > 0.6, 0.5, 0.0)
         else:
+            if self.direct:  # about as wide as the circles beside it
+                columns = math.ceil(len(members) / np.pi)
             row, column = np.divmod(np.arange(len(members)), columns)
             xy[members] = np.column_stack([column - (min(columns, len(members)) - 1) / 2, row])
             self.lanes[members, 0] = np.where(row > 0, 0.5, 0.0)
@@ -459,6 +464,9 @@ class _Racks:
         right += 0.25 * bool(self.lanes[members].any())
         above = [switch for switch in own if self._has_uplink(switch)]
         below = [switch for switch in own if not self._has_uplink(switch)]
+        if self.boxes == 1 and not above and len(members) <= columns:
+            half = -(-len(below) // 2)  # so that fewer lines pass behind another switch
+            below, above = below[:half], below[half:]
         bottom = self._stack(below, float(xy[members, 1].max()), down=True)
         top = self._stack(above, 0.0)
         if own:

@@ -243,7 +243,7 @@ def write_page(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     target = pathlib.Path(folder, "ring.html")
     ...     write_page(target, schedule)
-    ...     target.stat().st_size < 200_000
+    ...     target.stat().st_size < 250_000
     True
     """
     text = page(schedule, other, **options)

@@ -130,6 +130,7 @@ def record(
         "time_s": trace.time_s,
         "simulated": trace.timing != "schedule",
         "banner": _banner(trace),
+        "disturbances": [list(pair) for pair in _disturbances(trace)],
         "faults": _faults(trace, tick),
         "bound_s": None if schedule.bound_ps is None else schedule.bound_ps * 1e-12,
         "tick_s": tick * 1e-12,
@@ -217,14 +218,21 @@ def _banner(trace: Trace) -> str:
     """Return a description of the simulation; empty for the schedule's own times."""
     if trace.timing == "schedule" and not trace.disturbed:
         return ""
-    network = trace.topology
-    said = [fault_words(network, fault) for fault in trace.faults]
-    said += [straggler_words(network, straggler) for straggler in trace.stragglers]
-    if trace.jitter_ps:
-        said.append(f"deliveries up to {units.format_time(trace.jitter_ps * 1e-12)} late")
     if trace.provenance.get("program"):
         return f"executed as a program: {trace.rule}"
+    said = [words for _, words in _disturbances(trace)]
     return f"simulated: {'; '.join(said) or trace.rule}"
+
+
+def _disturbances(trace: Trace) -> list[tuple[str, str]]:
+    """Return what was simulated to go wrong: kinds and words."""
+    network = trace.topology
+    said = [("fault", fault_words(network, fault)) for fault in trace.faults]
+    said += [("straggler", straggler_words(network, one)) for one in trace.stragglers]
+    if trace.jitter_ps:
+        late = units.format_time(trace.jitter_ps * 1e-12)
+        said.append(("jitter", f"deliveries up to {late} late"))
+    return said
 
 
 def _faults(trace: Trace, tick: int) -> list[dict[str, Any]]:

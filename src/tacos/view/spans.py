@@ -35,7 +35,7 @@ __all__ = [
 
 _MOST = 400_000
 """Most spans of a page; longer timelines show evenly chosen ranks."""
-_CATEGORIES = 8
+_CATEGORIES = 10
 """Number of colours; categories that take the least time share the last one."""
 _LARGEST = 2**32 - 1
 

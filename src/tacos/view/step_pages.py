@@ -89,7 +89,8 @@ def step_page(
     if abs(spans.facts["time_s"] / step.time_s - 1) > _APART:
         ends = format_time(spans.facts["time_s"])
         notes.append(
-            f"Node by node the step ends at {ends}; predicted by stage it takes {format_time(step.time_s)}."
+            f"This timeline, with every operation simulated, ends at {ends}; the prediction, which "
+            f"counts by stage, is {format_time(step.time_s)}."
         )
     titles = [[view, made.views[view]["title"]] for view in dict.fromkeys(opened.values())]
     made.views[0]["timeline"] = made.add_timeline(

@@ -35,8 +35,18 @@ const SIZES = [
 
 /** @param {number} seconds */
 export const time = (seconds) => (seconds === 0 ? "0 s" : scaled(seconds, TIMES));
-/** @param {number} bytes */
-export const size = (bytes) => scaled(bytes, SIZES);
+/** @type {[number, string][]} */
+const BINARY_SIZES = [
+  [2 ** 40, "TiB"],
+  [2 ** 30, "GiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 10, "KiB"],
+];
+/** A size, in KiB, MiB, … if that is a small whole number. @param {number} bytes */
+export function size(bytes) {
+  const whole = BINARY_SIZES.find(([unit]) => bytes % unit === 0 && bytes >= unit && bytes < 1000 * unit);
+  return whole ? `${bytes / whole[0]} ${whole[1]}` : scaled(bytes, SIZES);
+}
 /** @param {number} rate */
 export const bandwidth = (rate) => (rate && isFinite(rate) ? `${scaled(rate, SIZES)}/s` : "–");
 /** @param {number} share */

@@ -109,8 +109,8 @@ export class HeatMap extends TimeChart {
     context.strokeStyle = look.colours.line;
     context.lineWidth = 1;
     context.strokeRect(this.left + 0.5, TOP + 0.5, wide - 1, this.high - 1);
-    this.drawGroups(wide);
     this.drawFaults();
+    this.drawGroups(wide);
     if (look.path) this.drawPath();
     if (pick?.kind === "link" && pick.id < run.links) this.drawRow(pick.id, wide);
     if (pick?.kind === "chunk") this.drawChunk(pick.id);
@@ -145,14 +145,15 @@ export class HeatMap extends TimeChart {
       const y = top + high / 2;
       if (named) {
         const words = this.cut(label, wide - 8);
-        const across = context.measureText(words).width;
+        const across = context.measureText(words).width + 6;
+        const at = this.free(this.order[first], across, wide);
         context.textAlign = "left";
         context.globalAlpha = 0.85;
         context.fillStyle = colours.paper;
-        context.fillRect(this.left + 2, top + 2, across + 6, LINE);
+        context.fillRect(at, top + 2, across, LINE);
         context.globalAlpha = 1;
         context.fillStyle = colours.ink;
-        context.fillText(words, this.left + 5, top + 2 + LINE / 2);
+        context.fillText(words, at + 3, top + 2 + LINE / 2);
         context.textAlign = "right";
       } else if (y - LINE / 2 >= free) {
         context.fillStyle = colours.soft;
@@ -160,6 +161,19 @@ export class HeatMap extends TimeChart {
         free = y + LINE / 2;
       }
     }
+  }
+  /**
+   * Where to put a label on a link's row: on the left, or on the right if only that hides no fault.
+   * @param {number} link @param {number} across @param {number} wide
+   */
+  free(link, across, wide) {
+    const { run } = this;
+    const faults = run.faultsOf.get(link) ?? [];
+    const [left, right] = [this.left + 2, this.left + wide - across - 2];
+    /** @param {number} at */
+    const hides = (at) =>
+      faults.some((one) => this.x(one.begin * run.tick) < at + across && at < this.x(one.end * run.tick));
+    return hides(left) && !hides(right) ? right : left;
   }
   /** Shorten a text to fit beside the rows. @param {string} text */
   cut(text, room = this.left - 10) {

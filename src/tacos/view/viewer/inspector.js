@@ -81,7 +81,7 @@ function overview(run) {
     ["transfers", count(f.transfers)],
     ["links busy", `${percent(run.used)} of the time`],
   ];
-  for (const fault of f.faults) rows.push(["fault", escaped(fault.words)]);
+  for (const [kind, words] of f.disturbances) rows.push([escaped(kind), escaped(words)]);
   return `<h2>${escaped(f.title)}</h2><p class="sub">${escaped(f.subtitle)}</p>${facts(rows)}
     <p class="hint">Click an NPU or a link, or type into <b>Find</b>. Press <kbd>?</kbd> for all keys.</p>`;
 }
@@ -271,7 +271,7 @@ function table(heads, rows, tick, cells) {
 const RULES = /** @type {const} */ ([
   ["executed_order_s", "in the schedule's order"],
   ["executed_first_come_s", "first come, first served"],
-  ["executed_shared_s", "on links that messages share"],
+  ["executed_shared_s", "on shared links"],
 ]);
 
 /** How long the schedule's program takes under each rule for links. @param {Facts} f */
@@ -279,8 +279,12 @@ function executedTimes(f) {
   const { executed } = f;
   if (!executed) return "not computed";
   const times = RULES.map(([name]) => time(executed[name]));
-  if (new Set(times).size === 1) return `${times[0]} under every rule for links`;
-  return RULES.map(([, words], k) => `${times[k]} ${words}`).join("<br>");
+  const lines =
+    new Set(times).size === 1
+      ? [`${times[0]} under every rule for links`]
+      : RULES.map(([, words], k) => `${times[k]} ${words}`);
+  if (f.simulated) lines.push(`as a program${f.disturbances.length ? ", undisturbed" : ""}`);
+  return lines.join("<br>");
 }
 
 /** Which of two runs is faster, in a sentence. @param {Run[]} runs */

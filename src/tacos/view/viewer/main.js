@@ -14,6 +14,7 @@ const DURATION = 20; // seconds to play a run at speed 1
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const LETTERS = "AB";
 const MOST_NAMES = 4000; // most names that Find completes
+const LONGEST_HINT = 24; // letters that fit into Find
 const CAPTION = 30; // pixels above a network
 
 /**
@@ -96,6 +97,7 @@ export class Viewer {
     );
     $("banner").textContent = this.view.rings ? "" : [...new Set(banners)].filter(Boolean).join(" · ");
     $("banner").hidden = !$("banner").textContent;
+    $("banner").classList.toggle("fault", this.runs.some((run) => run.facts.disturbances.length > 0));
     $("headline").textContent = many ? headline(this.runs) : "";
     $("headline").hidden = !many;
     const notes = this.runs.flatMap((run, k) =>
@@ -131,7 +133,8 @@ export class Viewer {
     const words = [...new Set([...nodes, ...links])].slice(0, MOST_NAMES);
     $("names").innerHTML = words.map((word) => `<option value="${escaped(word)}"></option>`).join("");
     const [a, b] = [run.facts.names[run.src[0]], run.facts.names[run.dst[0]]];
-    $("find").placeholder = a && b ? `${a}, ${a}-${b}, chunk 4` : "npu 3, 0-1, chunk 40";
+    const examples = a && b ? [`${a}, ${a}-${b}, chunk 4`, `${a}-${b}`, a] : ["npu 3, 0-1, chunk 40"];
+    $("find").placeholder = examples.find((words) => words.length <= LONGEST_HINT) ?? "";
   }
 
   /** A run's letter, where there are two. @param {number} k */

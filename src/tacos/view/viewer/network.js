@@ -39,6 +39,7 @@ export class NetworkView extends Plan {
     this.drawTree(rows, tick);
     if (pick?.kind === "link") this.strokeLinks([pick.id], look.colours.pick, this.wide + 2.5, true);
     this.drawDots(tick, pick);
+    this.drawCrosses(tick);
     this.drawNodes(tick, pick, rows);
   }
 
@@ -108,24 +109,32 @@ export class NetworkView extends Plan {
     }
   }
 
-  /** Links that are down are crossed out, links that are slow are dashed. @param {number} tick */
+  /** Dash the links that are down or slow. @param {number} tick */
   drawFaults(tick) {
+    for (const link of this.run.faultsOf.keys()) {
+      const fault = this.run.fault(link, tick);
+      if (!fault) continue;
+      const width = fault.down ? 1.5 : Math.max(this.wide, 2);
+      this.strokeLinks([link], this.colours.fault, width, false, [6, 4]);
+    }
+  }
+  /** Cross out the links that are down, over the chunks that wait on them. @param {number} tick */
+  drawCrosses(tick) {
     const { context, colours, run } = this;
+    const size = Math.max(6, 1.4 * this.wide);
+    context.beginPath();
     for (const link of run.faultsOf.keys()) {
-      const fault = run.fault(link, tick),
-        k = this.placeOfLink.get(link);
-      if (!fault || k === undefined) continue;
-      this.strokeLinks([link], colours.fault, fault.down ? 1.5 : Math.max(this.wide, 2), false, [6, 4]);
-      if (!fault.down) continue;
-      const [x, y] = this.along(k, 0.5),
-        size = Math.max(6, 1.4 * this.wide);
-      context.strokeStyle = colours.fault;
-      context.lineWidth = 3;
-      context.beginPath();
+      const k = this.placeOfLink.get(link);
+      if (k === undefined || !run.fault(link, tick)?.down) continue;
+      const [x, y] = this.along(k, 0.5);
       for (const side of [1, -1]) {
         context.moveTo(x - size, y - side * size);
         context.lineTo(x + size, y + side * size);
       }
+    }
+    for (const [colour, width] of /** @type {const} */ ([[colours.panel, 6], [colours.fault, 3]])) {
+      context.strokeStyle = colour;
+      context.lineWidth = width;
       context.stroke();
     }
   }
@@ -262,16 +271,12 @@ export class NetworkView extends Plan {
       }
       context.fill();
       if (size > 2) context.stroke();
-      if (size < 7) return;
       context.fillStyle = colours.panel;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      for (const [x, y, chunk] of dots[group]) {
-        const high = Math.min(9, (2.6 * r) / `${chunk}`.length); // keeps the digits inside
-        if (high < 6) continue;
-        context.font = `600 ${high}px system-ui, sans-serif`;
-        context.fillText(`${chunk}`, x, y + 0.5);
-      }
+      context.font = `600 ${SMALLEST}px system-ui, sans-serif`;
+      if (context.measureText(`${run.chunks - 1}`).width > 1.65 * r) return; // does not fit into all dots
+      for (const [x, y, chunk] of dots[group]) context.fillText(`${chunk}`, x, y + 0.5);
     });
   }
 
@@ -411,4 +416,5 @@ export class NetworkView extends Plan {
       context.fillStyle = colours.ink;
       context.fillText(name, x, y + high / 2 + 8);
     }
-  }}
+  }
+}

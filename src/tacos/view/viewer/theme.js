@@ -4,12 +4,12 @@
 /** @import { Colours } from "./types.d.ts" */
 
 const RAMPS = {
-  light: ["#dfe5eb", "#c2dbee", "#8fc3e8", "#4f9fd6", "#1f78b8", "#0b5592"],
-  dark: ["#2b3643", "#264b6e", "#27699c", "#3f8cc4", "#74b5e0", "#a6d4f3"],
+  light: ["#cdd6df", "#b3d3ec", "#8fc3e8", "#4f9fd6", "#1f78b8", "#0b5592"],
+  dark: ["#3d4a58", "#2c5a86", "#27699c", "#3f8cc4", "#74b5e0", "#a6d4f3"],
 };
 
 // Colours that differ in hue and lightness, on light and dark backgrounds.
-const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060"];
+const RINGS = ["#2a8fd0", "#e0701a", "#1aa57a", "#c56aa0", "#c99a14", "#7a6fd6", "#8a8f2a", "#b04060", "#3fa9b5", "#8c6a52"];
 
 /** @param {string} colour */
 function channels(colour) {
@@ -79,4 +79,10 @@ export function fitted(canvas) {
 /** The colour of a ring, or of a category. @param {number} k */
 export function ringColour(k) {
   return RINGS[k % RINGS.length];
+}
+
+/** The colour of text on a colour of ringColour: the one with more contrast. @param {string} colour */
+export function inkOn(colour) {
+  const [r, g, b] = channels(colour).map((value) => (value / 255) ** 2.2);
+  return 0.21 * r + 0.72 * g + 0.07 * b > 0.2 ? "#10161c" : "#ffffff";
 }

@@ -2,7 +2,7 @@
 
 import { count, escaped, moment, percent, size, time } from "./format.js";
 import { above } from "./run.js";
-import { colours, fitted, ringColour, toggle } from "./theme.js";
+import { colours, fitted, inkOn, ringColour, toggle } from "./theme.js";
 /** @import { Colours, TimelineColumns, TimelineFacts } from "./types.d.ts" */
 
 const BOTTOM = 22, // pixels of the axis
@@ -277,26 +277,31 @@ export class TimelineView {
         context.fillRect(0, y + 1, width, high - 1);
         context.globalAlpha = 1;
       }
-      let painted = -Infinity; // right edge in pixels, so that many short spans are drawn once
+      /** @type {Map<number, number>} */
+      const short = new Map(); // pixels per category of the short spans in a column of pixels
+      let column = -1;
       const from = above(begin, this.from, row.first, row.end);
       for (let i = Math.max(row.first, from - 1); i < row.end && begin[i] <= this.until; i++) {
         const x = Math.max(this.x(begin[i]), this.left),
           end = Math.min(this.x(begin[i] + length[i]), width - 8);
-        if (end < this.left || end < painted + 0.5) continue;
-        painted = Math.max(end, x + 0.6);
+        if (end < this.left) continue;
+        if (end - x >= 1 || Math.floor(x) !== column)
+          this.paintColumn(context, short, column, y + 1.5, high - 2.5);
+        if (end - x < 1) {
+          column = Math.floor(x);
+          short.set(category[i], (short.get(category[i]) ?? 0) + end - x);
+          continue;
+        }
         const hatched = this.paint(context, category[i], x, y + 1.5, Math.max(end - x - 0.4, 0.6), high - 2.5);
         if (end - x > 44 && high >= 12) {
-          context.save();
-          context.beginPath();
-          context.rect(x, y, end - x, high);
-          context.clip();
-          context.fillStyle = hatched ? colours.ink : this.facts.looks.length ? colours.paper : "#ffffff";
+          const plain = this.facts.looks.length ? colours.paper : inkOn(ringColour(category[i]));
+          context.fillStyle = hatched ? colours.ink : plain;
           context.font = "10px system-ui, sans-serif";
           context.textAlign = "left";
-          context.fillText(this.name(i), x + 4, y + high / 2 + 0.5);
-          context.restore();
+          context.fillText(fitting(context, this.name(i), end - x - 8), x + 4, y + high / 2 + 0.5);
         }
       }
+      this.paintColumn(context, short, column, y + 1.5, high - 2.5);
       context.fillStyle = marked ? colours.fault : colours.soft;
       context.font = `${marked ? "bold " : ""}10px system-ui, sans-serif`;
       context.textAlign = "right";
@@ -340,6 +345,21 @@ export class TimelineView {
     context.strokeRect(x + 0.5, y + 0.5, Math.max(wide - 1, 0), high - 1);
     context.restore();
     return true;
+  }
+
+  /**
+   * Draw the short spans in a column of pixels, each category as high as its share, and forget them.
+   * @param {CanvasRenderingContext2D} context @param {Map<number, number>} short
+   * @param {number} x @param {number} y @param {number} high
+   */
+  paintColumn(context, short, x, y, high) {
+    const whole = [...short.values()].reduce((sum, one) => sum + one, 0);
+    for (const [category, wide] of [...short].sort((a, b) => a[0] - b[0])) {
+      const part = whole ? (high * wide) / whole : high / short.size;
+      this.paint(context, category, x, y, Math.min(Math.max(whole, 0.6), 1), part);
+      y += part;
+    }
+    short.clear();
   }
 
   /** @param {CanvasRenderingContext2D} context */

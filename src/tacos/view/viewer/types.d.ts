@@ -45,6 +45,8 @@ export interface Facts {
   /** Whether the times were simulated and are not the schedule's own; then what was simulated, in words. */
   simulated: boolean;
   banner: string;
+  /** What was simulated to go wrong. */
+  disturbances: [kind: string, words: string][];
   faults: Fault[];
   bound_s: number | null;
   /** One unit of the columns' times. */
