@@ -58,7 +58,7 @@ class Replayed {
     throw InfeasibleError("transfer " + std::to_string(tasks_[item].transfer) +
                           " can never cross " + routes_.topology().describe(link) +
                           ", which is down, or nearly so, from " + time_text(changes.back().time) +
-                          " on");
+                          " on; give its fault an end, or a smaller slowdown");
   }
 
   RouteId route(Item item) const { return static_cast<RouteId>(tasks_[item].lane); }

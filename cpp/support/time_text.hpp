@@ -9,6 +9,7 @@ namespace tacos {
 
 // Exact, in the largest unit that leaves a whole part: 1'500'000'000 ps is "1.5 ms".
 inline std::string time_text(std::int64_t picoseconds) {
+  if (picoseconds == 0) return "0 s";
   for (const auto& [unit, digits] : {std::pair{" s", 12}, {" ms", 9}, {" us", 6}, {" ns", 3}}) {
     std::int64_t size = 1;
     for (int i = 0; i < digits; ++i) size *= 10;
