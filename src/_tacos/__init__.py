@@ -62,7 +62,7 @@ def _end_at_interrupt() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    if "TACOS_RANK" not in os.environ:  # the process that started this rank prints the message
+    if "TACOS_RANK" not in os.environ:  # else the process that started this rank prints it
         os.write(2, f"{_INTERRUPTED}\n".encode())
     os._exit(130)
 

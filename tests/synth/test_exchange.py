@@ -103,3 +103,14 @@ def test_refusals():
         exchange(tp.ring(4), co.all_reduce(4, "2MB"))
     with pytest.raises(ValueError, match="not broadcast"):
         exchange(tp.ring(4), co.broadcast(4, "1KB"))
+
+
+def test_plans_of_many_transfers_are_dropped_before_the_search_ends():
+    """Three plans have 9,216, 8,064 and 11,264 transfers; four chunks leave the first two below 40,000, eight none."""
+    torus = tp.torus(8, 8, bandwidth="50GB/s", latency="500ns")
+    coll = co.all_reduce(torus, "256KB")
+    memory: dict[str, list[object]] = {}
+    exchange(torus, coll.with_chunks(1), memory=memory)
+    kept = len(memory["plans"])
+    assert list(exchange.chunk_counts(torus, coll, (1, 2, 4, 8, 16), memory)) == [1, 2, 4]
+    assert 0 < len(memory["plans"]) < kept

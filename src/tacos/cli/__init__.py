@@ -162,7 +162,7 @@ def _sentence(error: CycloptsError) -> str:
         case MissingArgumentError(argument=argument) if argument and not error.keyword:
             what = f"{argument.name} is missing."
         case MissingArgumentError(keyword=str(option)):
-            what = f"{option} needs a value."
+            what = f"{option} needs a value that does not begin with a dash."
         case UnknownOptionError(token=token) if re.match(r"-\.?\d", token.keyword or token.value):
             what = f"unexpected {token.keyword or token.value}; values must not be negative."
         case UnusedCliTokensError(unused_tokens=[*words]):

@@ -223,9 +223,11 @@ _WORDS = {
 
 def _reworded(message: str) -> str:
     """Reword a message of msgspec."""
+    if missing := re.fullmatch("Object missing required field `(.*)`", message, re.DOTALL):
+        return f"the field {missing[1]} is missing"
     unknown = re.fullmatch("Object contains unknown field `(.*)`", message, re.DOTALL)
     if unknown is None:
-        words = message[0].lower() + message[1:].replace("`", "")
+        words = message[0].lower() + message[1:].replace("`", "").replace("int | float", "float")
         return re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), words)
     fields = {
         f for struct in (File, Boxes, Racks, Link, Switch, Edit) for f in struct.__struct_fields__

@@ -300,7 +300,7 @@ class _Reader:
             raise ValueError(f"{next(iter(model))} cannot be combined with a base that is a file")
         if self.depth == _DEEPEST:
             raise _TooDeepError(
-                f"base is {base}: more than {_DEEPEST} files in a row name a base; check for a cycle"
+                f"more than {_DEEPEST} files in a row name a base, the last one {base}; check for a cycle"
             )
         try:
             return _read(self.folder / base, self.depth + 1)

@@ -333,9 +333,10 @@ def _causes(
     if not large and not causes:
         slow = max((row.time_s / row.nccl_s for row in rows if row.nccl_s), default=0.0)
         if slow > _SLOW_START:
+            more = "" if small else f"up to {units.format_size(_SMALL)} and "
             causes.append(
                 f"buffers take up to {slow:.1f} times as long as NCCL's model says: to tell bandwidth from latency, also measure "
-                f"buffers up to {units.format_size(_SMALL)} and from {units.format_size(_LARGE)}"
+                f"buffers {more}from {units.format_size(_LARGE)} on"
             )
     return causes
 

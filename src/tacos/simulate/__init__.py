@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -45,7 +45,7 @@ _Kind = TypeVar("_Kind", Fault, Straggler)
 def _all_of(name: str, given: Any, kind: type[_Kind]) -> tuple[_Kind, ...]:
     """Return the faults or stragglers as a tuple; refuse other types, such as texts."""
     found = tuple(given) if isinstance(given, Iterable) else (None,)
-    if not all(isinstance(one, kind) for one in found):
+    if isinstance(given, (str, Mapping)) or not all(isinstance(one, kind) for one in found):
         one = kind.__name__
         raise TypeError(f"{name} must be a list of tacos.{one}; got {shortened(given)}")
     return found

@@ -53,7 +53,7 @@ _PLANNING_US = 40.0
 _MOST_ORDERED = 32
 """Most members for which more than one order is considered."""
 _MOST_CUT = 40_000
-"""Largest number of transfers of a plan with several chunks: messages that are this many are short already (chosen)."""
+"""Largest number of transfers of a plan with several chunks; with more, messages are too short to gain by cutting (chosen)."""
 
 
 @dataclass(frozen=True)
@@ -384,12 +384,17 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
 def _chunk_counts(
     _topology: Topology, _collective: Collective, counts: tuple[int, ...], memory: dict[str, Any]
 ) -> Iterator[int]:
+    """Yield the chunk counts, as long as the plans that are left have few transfers."""
     for chunks in counts:
-        plans: list[_Plan] = memory.get("plans", [])
-        if chunks > 1 and any(
-            _transfers(p.digits, p.scattered) * chunks > _MOST_CUT for p in plans
-        ):
-            return
+        if chunks > 1 and "plans" in memory:
+            few = [
+                p
+                for p in memory["plans"]
+                if _transfers(p.digits, p.scattered) * chunks <= _MOST_CUT
+            ]
+            if not few:
+                return
+            memory["plans"] = few
         yield chunks
 
 

@@ -44,10 +44,10 @@ _MOST_SETS = 48
 _WIDE = 1.25
 """Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
 _KEPT = 2
-_HOPS, _SPREAD_HOPS = 1_000_000, 1_000_000
-"""Hops that the core examines to place late chunks again: per list of hubs, and if they only spread (0.1 to 0.2 s)."""
+_HOPS = 1_000_000
+"""Hops that the core examines to place late chunks again, per list of hubs (about 0.1 s)."""
 _FAMILIES, _LAID = 6, 6.0
-"""Number of lists of hubs that are tried, and how often the core plans a chunk for each."""
+"""Number of lists of hubs that are tried, and how often the core places a chunk for each."""
 _HOP_US, _LAY_US, _PAIR_US = 0.06, 0.12, 3.0
 """Microseconds to examine a hop, to plan one hop of a chunk, and to find the route between two members (measured)."""
 
@@ -102,7 +102,7 @@ def hubs(
         sets: list[_Set] = [([], [], only) for only in {False, *_modes(topology, 1)}]
 
         def spread(network: Topology, problem: Collective) -> Schedule:
-            return solve(network, problem, sets, _SPREAD_HOPS)
+            return solve(network, problem, sets, _HOPS)
 
         return in_phases(topology, resolved, spread, progress=progress)
 
@@ -306,7 +306,7 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     hops = topology.links + (members**2 if many else 0)
     laying = _LAY_US * hops * members * part.chunks
     if not kind_of(part).two_phases:
-        return laying + _HOP_US * _SPREAD_HOPS
+        return laying + _HOP_US * _HOPS
     laying *= _LAID * (_KEPT if again else _FAMILIES)
     return laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
 

@@ -42,10 +42,10 @@ const BINARY_SIZES = [
   [2 ** 20, "MiB"],
   [2 ** 10, "KiB"],
 ];
-/** A size, in KiB, MiB, … if that is a small whole number. @param {number} bytes */
+/** A size, in KiB, MiB, … if that is a small whole number and the decimal size is not. @param {number} bytes */
 export function size(bytes) {
   const whole = BINARY_SIZES.find(([unit]) => bytes % unit === 0 && bytes >= unit && bytes < 1000 * unit);
-  return whole ? `${bytes / whole[0]} ${whole[1]}` : scaled(bytes, SIZES);
+  return whole && bytes % 1000 ? `${bytes / whole[0]} ${whole[1]}` : scaled(bytes, SIZES);
 }
 /** @param {number} rate */
 export const bandwidth = (rate) => (rate && isFinite(rate) ? `${scaled(rate, SIZES)}/s` : "–");

@@ -279,19 +279,21 @@ export class TimelineView {
       }
       /** @type {Map<number, number>} */
       const short = new Map(); // pixels per category of the short spans in a column of pixels
-      let column = -1;
+      let column = -1,
+        painted = -Infinity; // right edge of the last long span
       const from = above(begin, this.from, row.first, row.end);
       for (let i = Math.max(row.first, from - 1); i < row.end && begin[i] <= this.until; i++) {
         const x = Math.max(this.x(begin[i]), this.left),
           end = Math.min(this.x(begin[i] + length[i]), width - 8);
         if (end < this.left) continue;
         if (end - x >= 1 || Math.floor(x) !== column)
-          this.paintColumn(context, short, column, y + 1.5, high - 2.5);
+          this.paintColumn(context, short, Math.max(column, painted), y + 1.5, high - 2.5);
         if (end - x < 1) {
           column = Math.floor(x);
           short.set(category[i], (short.get(category[i]) ?? 0) + end - x);
           continue;
         }
+        painted = end;
         const hatched = this.paint(context, category[i], x, y + 1.5, Math.max(end - x - 0.4, 0.6), high - 2.5);
         if (end - x > 44 && high >= 12) {
           const plain = this.facts.looks.length ? colours.paper : inkOn(ringColour(category[i]));
@@ -301,7 +303,7 @@ export class TimelineView {
           context.fillText(fitting(context, this.name(i), end - x - 8), x + 4, y + high / 2 + 0.5);
         }
       }
-      this.paintColumn(context, short, column, y + 1.5, high - 2.5);
+      this.paintColumn(context, short, Math.max(column, painted), y + 1.5, high - 2.5);
       context.fillStyle = marked ? colours.fault : colours.soft;
       context.font = `${marked ? "bold " : ""}10px system-ui, sans-serif`;
       context.textAlign = "right";
