@@ -233,7 +233,7 @@ def test_boxes_sum_and_spread_around_their_ports():
     network = tp.from_links(4, [*fast, (0, 2, "1GB/s", "1us"), (2, 0, "1GB/s", "1us")])
     reduced = tacos.bound(network, co.all_reduce(network, "1KB"))
     assert reduced.time_s == pytest.approx(2.1e-6)
-    assert "with latency before and after them" in reduced.why
+    assert "plus the latency before and after them" in reduced.why
     assert tacos.bound(network, co.all_gather(network, "4KB")).time_s == pytest.approx(3.05e-6)
     assert tacos.bound(network, co.reduce_scatter(network, "4KB")).time_s == pytest.approx(3.05e-6)
 

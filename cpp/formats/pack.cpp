@@ -326,12 +326,13 @@ Program pack(const Program& program, const PackOptions& options, const Progress&
     Writer writer(program, places, actions, onward, assignment, options.few_threads);
     if (progress) progress(0.8);
     if (writer.longest() <= options.steps) return writer.finish();
-    const auto smaller =
-        static_cast<std::int32_t>(std::int64_t{budget} * options.steps / writer.longest());
-    if (smaller < 1) {
+    // Even a thread of one action has too many.
+    if (budget == 1) {
       invalid("a step waits for more than " + std::to_string(options.steps) + " others");
     }
-    budget = std::min(budget - 1, smaller);
+    const auto smaller =
+        static_cast<std::int32_t>(std::int64_t{budget} * options.steps / writer.longest());
+    budget = std::max(std::min(budget - 1, smaller), 1);
   }
 }
 

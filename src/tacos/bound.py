@@ -527,7 +527,7 @@ def _in_time(topology: Topology, report: BoundReport) -> str:
     name, links = _named(topology, report.timed_nodes)
     does = "leave" if report.timed_leaving else "enter"
     over = _over(int(passed.sum()), links, float(topology.link_bandwidth_Bps[passed].sum()))
-    return f"all data that {does} {name} cross {over}, with latency before and after them"
+    return f"all data that {does} {name} cross {over}, plus the latency before and after them"
 
 
 _PLURALS = {"box": "boxes", "rack": "racks", "leaf": "leaves", "group": "groups"}

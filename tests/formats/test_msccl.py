@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -95,7 +95,7 @@ def test_packed_programs_do_the_same(order, data):
         packed = pack(program, channels=10**6, **limits)
     except ValueError as error:
         if limits["steps"] == 12 and "a step waits for more than 12 others" in str(error):
-            return  # every dependency takes a step
+            reject()  # every dependency takes a step
         raise
     assert tacos.verify(packed).ok
     assert program_oracle.run(packed, data.draw(st.randoms(use_true_random=False))) == []

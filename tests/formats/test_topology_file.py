@@ -149,6 +149,22 @@ def test_a_base_that_is_no_good_file_is_explained(tmp_path, text, message):
     assert message in str(error.value)
 
 
+def test_a_cycle_of_files_is_named_by_its_first_and_last_file(tmp_path):
+    """The files name each other, so the ninth in a row is the first again, whose base is two.yaml."""
+    (tmp_path / "one.yaml").write_text("tacos: 1\nbase: two.yaml")
+    (tmp_path / "two.yaml").write_text("tacos: 1\nbase: one.yaml")
+    with pytest.raises(FormatError) as error:
+        topology_file.read(tmp_path / "one.yaml")
+    assert str(error.value) == (
+        f"{tmp_path / 'one.yaml'}: more than 8 files in a row name a base, the last one two.yaml; check for a cycle"
+    )
+
+
+def test_a_missing_field_is_called_missing(read_text):
+    with pytest.raises(FormatError, match=r"boxes: the field count is missing$"):
+        read_text("tacos: 1\nboxes: {npus: 2}")
+
+
 def test_a_base_is_edited_in_order(read_text):
     topology = read_text(
         """

@@ -222,7 +222,7 @@ def test_nccl_takes_the_faster_of_ring_and_tree():
     ("arguments", "options", "sentence"),
     [
         ([np.ones((2, 3))], {}, r"the matrix is 2 x 3; it must be square"),
-        ([np.ones((1, 1))], {}, r"the matrix has 1 host; an order needs at least two"),
+        ([np.ones((1, 1))], {}, r"an order needs at least two hosts; the matrix has 1"),
         (
             [np.array([[0, np.nan, 1], [1, 0, np.nan], [1, 1, 0]])],
             {},

@@ -63,7 +63,7 @@ class Costs:
             raise ValueError(f"{source} names {_list(twice)} more than once")
         chosen = [at[name] for name in hosts]
         if len(chosen) < 2:
-            raise ValueError(f"{source} names {counted(len(chosen))}; an order needs at least two")
+            raise ValueError(f"an order needs at least two hosts; {source} names {len(chosen)}")
         both = np.ix_(chosen, chosen)
         return replace(
             self,
@@ -73,15 +73,6 @@ class Costs:
             byte_s=None if self.byte_s is None else self.byte_s[both],
             npus=tuple(self.npus[i] for i in chosen) if self.npus else (),
         )
-
-
-def counted(count: int) -> str:
-    """Return a number of hosts in words.
-
-    >>> counted(1), counted(2)
-    ('1 host', '2 hosts')
-    """
-    return "1 host" if count == 1 else f"{count} hosts"
 
 
 def _list(names: Sequence[str]) -> str:
@@ -105,7 +96,7 @@ def square(matrix: NDArray[np.float64], names: Sequence[str] | None, what: str) 
         shape = " x ".join(map(str, matrix.shape)) or "a single number"
         raise ValueError(f"{what} is {shape}; it must be square, a row and a column for every host")
     if len(matrix) < 2:
-        raise ValueError(f"{what} has {counted(len(matrix))}; an order needs at least two")
+        raise ValueError(f"an order needs at least two hosts; {what} has {len(matrix)}")
     names = names or [str(i) for i in range(len(matrix))]
     refuse(~np.isfinite(matrix), names, what, "has no value for")
     refuse(matrix < 0, names, what, "is negative for")
@@ -159,7 +150,7 @@ def of_topology(network: Topology, source: str, npus_per_host: int | None = None
             )
         names = [f"host{i // npus_per_host}:{i % npus_per_host}" for i in range(network.npus)]
     if network.npus < 2:
-        raise ValueError(f"{source} has only one NPU; an order needs at least two")
+        raise ValueError(f"an order needs at least two hosts; {source} has one NPU")
     zero = np.zeros((network.npus, network.npus))
     hosts = grouped(names, zero, None, source)
     npus = np.array([some[0] for some in hosts.ranks], np.int32)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.reorder.costs import Costs, counted, grouped
+from tacos.reorder.costs import Costs, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def _of_paths(paths: Mapping[str, Sequence[str]], source: str) -> Costs:
     """Count the switches between two hosts, a common one once."""
     hosts = list(paths)
     if len(hosts) < 2:
-        raise ValueError(f"{source} has {counted(len(hosts))}; an order needs at least two")
+        raise ValueError(f"an order needs at least two hosts; {source} has {len(hosts)}")
     latency = np.zeros((len(hosts), len(hosts)))
     for i, a in enumerate(hosts):
         for j, b in enumerate(hosts):
