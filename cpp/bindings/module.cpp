@@ -24,6 +24,7 @@ void bind_chakra(nb::module_& m);
 void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
 void bind_perfetto(nb::module_& m);
+void bind_crc32(nb::module_& m);
 void bind_job(nb::module_& m);
 void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
@@ -60,6 +61,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_astra(m);
   tacos::bindings::bind_msccl(m);
   tacos::bindings::bind_perfetto(m);
+  tacos::bindings::bind_crc32(m);
   tacos::bindings::bind_job(m);
   tacos::bindings::bind_pipeline(m);
   tacos::bindings::bind_runtime(m);

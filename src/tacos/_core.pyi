@@ -1374,6 +1374,11 @@ def write_perfetto(topology: Topology, *, link: numpy.typing.NDArray[numpy.int32
     Write a trace as Perfetto's protobuf, block by block; see tacos.simulate.trace_export.
     """
 
+def crc32(data: bytes | memoryview, before: int = 0) -> int:
+    """
+    Return the CRC-32 of data, as zlib.crc32 does; `before` is the checksum of the preceding bytes.
+    """
+
 def run_job(routes: Routes, *, rank: numpy.typing.NDArray[numpy.int32], kind: numpy.typing.NDArray[numpy.uint8], duration_ps: numpy.typing.NDArray[numpy.int64], message: numpy.typing.NDArray[numpy.int32], dep_begin: numpy.typing.NDArray[numpy.int64], dep: numpy.typing.NDArray[numpy.int64], bytes: numpy.typing.NDArray[numpy.int64], connection: numpy.typing.NDArray[numpy.int32], connection_route: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
     """
     Start and end of each node of a job, in picoseconds; see cpp/simulate/run_job.hpp.

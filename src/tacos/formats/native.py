@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from io import BufferedReader, BytesIO
@@ -25,7 +24,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology
+from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology, crc32
 from tacos._support.files import Location, Stream, replacing
 from tacos.errors import FormatError, TacosError
 from tacos.program import facts_in
@@ -534,7 +533,7 @@ def _mapped(file: BinaryIO, section: _Section) -> np.ndarray[Any, Any] | None:
     column = np.memmap(file, section.dtype, "r", begin, (section.count,))
     crc = 0
     for piece in _pieces(_bytes_of(column)):
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
     file.seek(begin + size)
     _check_end(file, _padding(size), crc, f"section {section.name}")
     return np.asarray(column)
@@ -555,24 +554,24 @@ def _padding(payload: int) -> int:
 def _write_block(out: BinaryIO, payload: memoryview) -> None:
     crc = 0
     for piece in _pieces(payload):
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
         out.write(piece)
     padding = bytes(_padding(len(payload)))
-    out.write(padding + zlib.crc32(padding, crc).to_bytes(_CRC_BYTES, "little"))
+    out.write(padding + crc32(padding, crc).to_bytes(_CRC_BYTES, "little"))
 
 
 def _read_block(file: BinaryIO, payload: memoryview, what: str) -> None:
     crc = 0
     for piece in _pieces(payload):
         file.readinto(piece)  # type: ignore[attr-defined]  # binary files of the standard library have it
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
     _check_end(file, _padding(len(payload)), crc, what)
 
 
 def _check_end(file: BinaryIO, zeros: int, crc: int, what: str) -> None:
     """Read what follows a payload: padding, and the checksum of both."""
     padding = file.read(zeros)
-    crc = zlib.crc32(padding, crc)
+    crc = crc32(padding, crc)
     if file.read(_CRC_BYTES) != crc.to_bytes(_CRC_BYTES, "little"):
         raise ValueError(f"{what} is damaged: its checksum does not match")
     if any(padding):
