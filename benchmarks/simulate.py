@@ -8,6 +8,7 @@ loss is measured against.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -103,7 +104,8 @@ def main():
                       f"{row['ns'] / TARGET_NS:13.2f}{row['bytes']:13.0f}", flush=True)  # fmt: skip
     # Writing a million intervals for Perfetto.
     trace = tacos.simulate(mesh(32))
-    for name in ("t.json", "t.json.gz", "t.csv", "t.parquet"):
+    arrow = ["t.parquet"] if importlib.util.find_spec("pyarrow") else []
+    for name in ("t.json", "t.json.gz", "t.csv", *arrow):
         with tempfile.TemporaryDirectory() as folder:
             begin = time.process_time()
             trace.save(Path(folder) / name)

@@ -89,7 +89,7 @@ void bind_simulate(nb::module_& m) {
       R"(Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
 Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
-down. `in_turn` forces one sweep, without a record (True), or the event loop (False).)");
+down. `in_turn` forces one sweep (True) or the event loop (False).)");
 
   m.def("simulate_as_scheduled", &as_scheduled_columns, "schedule"_a, "routes"_a,
         "progress"_a = nb::none(),

@@ -48,8 +48,8 @@ Column<T> adopt(const Array<T>& array) {
 }
 
 // A new array that owns the vector's values.
-template <typename T>
-ReadOnly<T> give(std::vector<T> values) {
+template <typename T, typename Allocator>
+ReadOnly<T> give(std::vector<T, Allocator> values) {
   return view(Column<T>(std::move(values)));
 }
 

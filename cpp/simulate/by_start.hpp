@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "model/schedule.hpp"
+#include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
+#include "support/radix.hpp"
 
 namespace tacos::simulation {
 
@@ -44,16 +44,21 @@ class ByStart {
   std::span<const Row> next() {
     rows_.clear();
     while (rows_.empty() && window_ < limits_.size()) {
-      const auto base = window_ == 0 ? 0 : limits_[window_ - 1];
       gather(limits_[window_++]);
-      sort(base);
+      // Rows with equal starts stay ordered by number.
+      radix_sort(rows_, other_, [](const Row& row) { return row.start; });
     }
     return rows_;
   }
 
  private:
   void gather(std::uint64_t limit) {
+    constexpr std::size_t kAhead = 8;
     for (std::size_t lane = 0; lane < cursor_.size(); ++lane) {
+      if (lane + kAhead < cursor_.size()) {
+        fetch_ahead(stored_.start.data() + cursor_[lane + kAhead]);
+        fetch_ahead(stored_.chunk.data() + cursor_[lane + kAhead]);
+      }
       auto i = at(cursor_[lane]);
       const auto end = at(stored_.lane_begin[lane + 1]);
       for (; i < end && stored_.start[i] < limit; ++i) {
@@ -61,23 +66,6 @@ class ByStart {
                          stored_.start[i], stored_.chunk[i]});
       }
       cursor_[lane] = static_cast<std::int64_t>(i);
-    }
-  }
-
-  // A radix sort by start. It is stable, so rows with equal starts stay ordered by number.
-  void sort(std::uint64_t base) {
-    constexpr int kBits = 11;
-    const auto range = limits_[window_ - 1] - base;
-    for (int shift = 0; (range - 1) >> shift != 0; shift += kBits) {
-      std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
-      const auto digit = [&](const Row& row) {
-        return (row.start - base) >> shift & ((1u << kBits) - 1);
-      };
-      for (const auto& row : rows_) ++begin[digit(row) + 1];
-      std::partial_sum(begin.begin(), begin.end(), begin.begin());
-      other_.resize(rows_.size());
-      for (const auto& row : rows_) other_[begin[digit(row)]++] = row;
-      rows_.swap(other_);
     }
   }
 

@@ -39,9 +39,9 @@ class InFlight {
     lists_[list].push(arrival);
   }
 
-  // Calls visit(arrival) for all transfers that are due until then.
-  template <typename Visit>
-  void arrive(Time until, const Visit& visit) {
+  // Calls visit(arrival) for all transfers that are due until then, and before it soon(arrival) for one that will probably follow.
+  template <typename Visit, typename Soon>
+  void arrive(Time until, const Visit& visit, const Soon& soon) {
     while (!heads_.empty() && std::get<0>(heads_.top()) <= until) {
       const auto which = std::get<2>(heads_.top());
       heads_.pop();
@@ -50,6 +50,7 @@ class InFlight {
       const Head other = heads_.empty() ? Head{kNever, 0, 0} : heads_.top();
       while (!list.empty() && list.first().due <= until &&
              Head{list.first().due, list.first().number, which} < other) {
+        if (const Arrival* later = list.after_first(kAhead)) soon(*later);
         visit(list.first());
         list.pop();
       }
@@ -58,11 +59,15 @@ class InFlight {
   }
 
  private:
+  static constexpr std::size_t kAhead = 12;
   using Head = std::tuple<Time, std::uint64_t, List>;
   class Queue {
    public:
     bool empty() const { return first_ == all_.size(); }
     const Arrival& first() const { return all_[first_]; }
+    const Arrival* after_first(std::size_t count) const {
+      return first_ + count < all_.size() ? &all_[first_ + count] : nullptr;
+    }
     void push(const Arrival& arrival) { all_.push_back(arrival); }
     void pop() {
       if (++first_ < 1024 || 2 * first_ < all_.size()) return;

@@ -6,8 +6,9 @@
 // (listed_links.hpp). With Timing::order this is so whatever disturbs the run; when first come is first served, as long as nothing is
 // ready before what comes ahead of it over the same link, which is seen on the way.
 //
-// Beside what is in flight this takes 16 bytes per chunk and node, and no record can be had: what happens at one moment is not
-// seen in the order in which the event loop tells it.
+// Besides what is in flight, this takes 16 bytes per chunk and node, and 4 more for a record. The sweep does not see the events of a
+// moment in the order in which the event loop handles them, so recorder.hpp brings the record into that order. It does so only for
+// routes of one link, and gives up if data arrive before the transfers that read the data before them have started.
 #pragma once
 
 #include <optional>
@@ -16,8 +17,7 @@
 
 namespace tacos::simulation {
 
-// The result without a record, or nothing if the run may go otherwise or fails, which the event loop will tell. All routes have one
-// leg; options.timing is not Timing::shared.
+// Returns nullopt if the run may go otherwise or fails, which the event loop will find out. options.timing is not Timing::shared.
 std::optional<Result> simulate_in_turn(const Schedule& schedule, const Routes& routes,
                                        const Options& options, const Progress& progress);
 

@@ -149,8 +149,8 @@ Result simulate_shared(const Schedule& schedule, const Routes& routes, const Opt
 namespace {
 
 template <typename T>
-void permute(std::vector<T>& column, std::span<const std::uint32_t> order) {
-  std::vector<T> sorted;
+void permute(LargeVector<T>& column, std::span<const std::uint32_t> order) {
+  LargeVector<T> sorted;
   sorted.reserve(column.size());
   for (const auto i : order) sorted.push_back(column[i]);
   column = std::move(sorted);

@@ -7,12 +7,13 @@
 #include <string>
 #include <tuple>
 
+#include "simulate/in_rounds.hpp"
 #include "simulate/in_turn.hpp"
 #include "simulate/replayed.hpp"
 #include "simulate/shared.hpp"
 #include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
-#include "timing/round_service.hpp"
+#include "timing/service.hpp"
 
 namespace tacos::simulation {
 
@@ -64,7 +65,6 @@ class Replay : public Replayed {
   const std::optional<Conflict>& conflict() const { return conflict_; }
   // Called by the event loop.
   std::span<const Item> gang(Item) const { return {}; }
-  bool disturbed() const { return turns_.held_any(); }
   bool in_time(std::span<const Item>, std::span<const Time>, std::span<Time>) const { return true; }
 
   template <typename Ready>
@@ -291,15 +291,6 @@ void check_capacity(const Topology& topology, const Result& result) {
   }
 }
 
-std::int64_t least_bytes(const Collective& collective) {
-  if (collective.uniform_bytes() > 0) return collective.uniform_bytes();
-  auto least = std::numeric_limits<std::int64_t>::max();
-  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    least = std::min(least, collective.bytes(chunk));
-  }
-  return least;
-}
-
 }  // namespace
 
 Result simulate(const Schedule& schedule, const Routes& routes, const Options& given,
@@ -320,41 +311,34 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
       invalid("on a topology that forwards differently, timing must be \"first-come\"");
     }
   }
-  if (!options.record && options.in_turn.value_or(true)) {
-    if (auto result = simulate_in_turn(schedule, routes, options, progress)) return *result;
+  if (options.in_turn.value_or(true)) {
+    if (auto result = simulate_in_turn(schedule, routes, options, progress)) {
+      return *std::move(result);
+    }
+    // Bringing the starts of a round into the order of time pays only where jitter gives every transfer a moment of its own.
+    if (!options.in_turn && options.timing == Timing::dependencies &&
+        (!options.record || options.jitter > 0)) {
+      if (auto result = simulate_in_rounds(schedule, routes, options, progress)) {
+        return *std::move(result);
+      }
+    }
     if (options.in_turn) throw InfeasibleError("the links do not serve in the schedule's order");
   }
   // If routes have one link, links are occupied in the order of starts, so comparing with the last user suffices.
   const bool simple = routes.all_links().size() == at(routes.count());
   const bool check = strict && options.congestion;
-  using Rounds = service::RoundService<Replay>;
-  const auto least = least_bytes(schedule.collective());
   options.record = options.record || (check && !simple);
-  const auto run = [&](bool in_rounds) -> std::optional<Result> {
-    auto tasks = sorted_by_start(schedule);
-    Replay replay(schedule, routes, options, tasks, progress);
-    const auto legs = replay.legs();
-    if (check && !options.record) replay.look_for_conflicts();
-    const service::Options rule{1, options.congestion && !strict, tasks.size(), legs};
-    const auto started =
-        in_rounds ? Rounds(replay, routes, rule, least, options.record || strict, progress).run()
-                  : service::Service(replay, routes, rule, progress).run();
-    if (!started) return std::nullopt;
-    if (*started < legs) replay.refuse_circle();
-    auto result = replay.take_result();
-    if (replay.conflict()) replay.conflict()->refuse(routes.topology());
-    sort_intervals(result);
-    if (check && options.record) check_capacity(routes.topology(), result);
-    return result;
-  };
-  // With Timing::order, a start makes the next transfer of its link ready. What never crosses a link is told in the order of time. A
-  // record costs rounds a sort, which pays where jitter gives every transfer a moment of its own.
-  if (options.timing != Timing::order && options.changes.empty() &&
-      options.in_turn.value_or(true) && (!options.record || options.jitter > 0) &&
-      Rounds::suits(routes, {}, least)) {
-    if (auto result = run(true)) return *std::move(result);
-  }
-  return *run(false);
+  auto tasks = sorted_by_start(schedule);
+  Replay replay(schedule, routes, options, tasks, progress);
+  const auto legs = replay.legs();
+  if (check && !options.record) replay.look_for_conflicts();
+  const service::Options rule{1, options.congestion && !strict, tasks.size(), legs};
+  if (service::Service(replay, routes, rule, progress).run() < legs) replay.refuse_circle();
+  auto result = replay.take_result();
+  if (replay.conflict()) replay.conflict()->refuse(routes.topology());
+  sort_intervals(result);
+  if (check && options.record) check_capacity(routes.topology(), result);
+  return result;
 }
 
 }  // namespace tacos::simulation

@@ -20,6 +20,7 @@
 
 #include "model/schedule.hpp"
 #include "simulate/speeds.hpp"
+#include "support/large.hpp"
 #include "support/progress.hpp"
 
 namespace tacos::simulation {
@@ -47,15 +48,15 @@ struct Options {
 
 struct Result {
   // The intervals in which links were busy, with their transfers, ordered by begin.
-  std::vector<LinkId> link;
-  std::vector<Time> begin, end;
-  std::vector<std::int32_t> transfer;
+  LargeVector<LinkId> link;
+  LargeVector<Time> begin, end;
+  LargeVector<std::int32_t> transfer;
   // The times at which chunks were complete at NPUs, in order.
-  std::vector<NodeId> arrival_npu;
-  std::vector<Time> arrival_time;
-  std::vector<std::int64_t> arrival_bytes;
-  std::vector<std::int32_t> arrival_transfer;
-  std::vector<std::int32_t> cause;  // per transfer: the last transfer that it waited for, or -1
+  LargeVector<NodeId> arrival_npu;
+  LargeVector<Time> arrival_time;
+  LargeVector<std::int64_t> arrival_bytes;
+  LargeVector<std::int32_t> arrival_transfer;
+  LargeVector<std::int32_t> cause;  // per transfer: the last transfer that it waited for, or -1
   // Always filled in:
   std::vector<Time> finish;  // per NPU: its last arrival, or 0
   std::vector<Time> busy;    // per link: total busy time

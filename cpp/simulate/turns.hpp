@@ -23,6 +23,7 @@
 #include "support/index.hpp"
 #include "support/large.hpp"
 #include "support/progress.hpp"
+#include "support/radix.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -50,27 +51,16 @@ inline LargeVector<Task> sorted_by_start(const Schedule& schedule) {
   LargeVector<Row> rows, other;
   rows.reserve(at(schedule.stored_transfers()));
   std::size_t first = 0;
-  std::uint32_t latest = 0;
   const auto& stored = schedule.stored();
   for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
     const auto begin = stored.lane_begin[at(lane)], end = stored.lane_begin[at(lane) + 1];
     for (auto i = begin; i < end; ++i) {
-      const auto start = stored.start[first + at(i - begin)];
-      latest = std::max(latest, start);
-      rows.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i), start});
+      rows.push_back({static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(i),
+                      stored.start[first + at(i - begin)]});
     }
     first += at(end - begin) * at(schedule.routes().legs(stored.lane_route[at(lane)]));
   }
-  constexpr int kBits = 11;
-  other.resize(rows.size());
-  for (int shift = 0; shift < 32 && latest >> shift != 0; shift += kBits) {
-    std::vector<std::size_t> begin((std::size_t{1} << kBits) + 1, 0);
-    const auto digit = [&](const Row& row) { return row.start >> shift & ((1u << kBits) - 1); };
-    for (const auto& row : rows) ++begin[digit(row) + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    for (const auto& row : rows) other[begin[digit(row)]++] = row;
-    rows.swap(other);
-  }
+  radix_sort(rows, other, [](const Row& row) { return row.start; });
   other = {};
   LargeVector<Task> tasks;
   tasks.reserve(rows.size());
@@ -111,8 +101,6 @@ class Turns {
   }
 
   bool trees() const { return trees_; }
-  // Whether a write came before its turn at some time.
-  bool held_any() const { return held_any_; }
 
   // Prefetches the memory that `write` will access, in three steps; for transfers with one destination.
   void prefetch_turn(Item item) const {
@@ -172,7 +160,6 @@ class Turns {
     }
     if (turns_[turn].first == kClosed) {
       held_[turn].emplace_back(item, end);
-      held_any_ = true;
       return;
     }
     visible(item, end);
@@ -462,7 +449,6 @@ class Turns {
   LargeVector<Turn> turns_;                // grouped by cell
   std::vector<Item> readers_;
   std::unordered_map<std::uint32_t, std::vector<std::pair<Item, std::size_t>>> held_;
-  bool held_any_ = false;
   // While building only:
   std::vector<Duration> durations_;  // per lane
   std::vector<Event> events_, sorted_;

@@ -18,9 +18,10 @@ class Column {
  public:
   Column() = default;
 
-  Column(std::vector<T> values)  // NOLINT: implicit on purpose, a vector is a column
+  template <typename Allocator>
+  Column(std::vector<T, Allocator> values)  // NOLINT: implicit on purpose, a vector is a column
   {
-    auto owner = std::make_shared<const std::vector<T>>(std::move(values));
+    auto owner = std::make_shared<const std::vector<T, Allocator>>(std::move(values));
     data_ = {owner->data(), owner->size()};
     owner_ = std::move(owner);
   }

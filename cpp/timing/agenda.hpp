@@ -48,10 +48,6 @@ class Line {
   bool empty() const { return first_ == keys_.size(); }
   std::uint64_t top() const { return keys_[first_]; }
   void prefetch() const { fetch_ahead(keys_.data() + first_ + 1); }
-  void prefetch_top() const { fetch_ahead(keys_.data() + first_); }
-  void prefetch_end() const {
-    if (!keys_.empty()) fetch_ahead(&keys_.back());
-  }
   // Returns whether `key` is now the first.
   bool push(std::uint64_t key) {
     keys_.push_back(key);

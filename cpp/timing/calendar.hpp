@@ -27,7 +27,7 @@ class Calendar {
     const auto span = number_of(time) - first_;
     if (span < kSpans) {
       auto& events = spans_[span];
-      if (events.empty()) used_[span / 64] |= std::uint64_t{1} << span % 64;
+      if (events.empty()) begin(span);
       events.push_back({time, event});
     } else {
       later_.push_back({time, event});
@@ -40,7 +40,11 @@ class Calendar {
   };
   // Moves the events of the first non-empty span to `events`, in the order in which they were added. Returns false if there are none.
   bool take(std::vector<Entry>& events) {
-    events.clear();
+    if (events.capacity() > 0) {
+      events.clear();
+      spare_.push_back(std::move(events));
+      events = {};
+    }
     auto span = next_used();
     if (span == kSpans) {
       if (later_.empty()) return false;
@@ -60,6 +64,13 @@ class Calendar {
 
   std::uint64_t number_of(Time time) const {
     return static_cast<std::uint64_t>(time) >> length_bits_;
+  }
+  // Few spans have events at a time, so their lists share memory that is still in the cache.
+  void begin(std::size_t span) {
+    used_[span / 64] |= std::uint64_t{1} << span % 64;
+    if (spare_.empty()) return;
+    spans_[span] = std::move(spare_.back());
+    spare_.pop_back();
   }
   std::size_t next_used() const {
     for (std::size_t word = 0; word < used_.size(); ++word) {
@@ -83,6 +94,7 @@ class Calendar {
   std::uint64_t first_ = 0;  // the number of the first span that has a list
   std::uint64_t taken_ = 0;
   std::vector<std::vector<Entry>> spans_;
+  std::vector<std::vector<Entry>> spare_;          // empty lists with memory
   std::array<std::uint64_t, kSpans / 64> used_{};  // bits: which lists have events
   std::vector<Entry> later_;
 };

@@ -752,7 +752,7 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
-    down. `in_turn` forces one sweep, without a record (True), or the event loop (False).
+    down. `in_turn` forces one sweep (True) or the event loop (False).
     """
 
 def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:

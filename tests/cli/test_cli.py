@@ -488,8 +488,8 @@ def test_sim_refuses_with_one_sentence(saved, capsys, more, message):
 def test_sim_states_its_rule_and_figures_that_agree(tmp_path, capsys):
     """Served first come, first served, this schedule takes longer than its own times say."""
     topology = tacos.topology.dgx1()
-    collective = tacos.collective.all_gather(topology, "8MB", chunks=2)
-    schedule = tacos.synthesize(topology, collective, effort="fast")
+    collective = tacos.collective.all_gather(topology, "8MB", chunks=4)
+    schedule = tacos.synthesize(topology, collective, engine="forest")
     path = str(tmp_path / "s.tacos")
     tacos.save(schedule, path)
     assert main(["sim", path, "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Runs computed in one sweep find the event loop's times; others are left to the event loop."""
+"""Runs followed in one sweep or in rounds are those of the event loop; others are left to the event loop."""
 
 from __future__ import annotations
 
@@ -77,6 +77,17 @@ def test_disturbances_too(order, timing, data):
     assert swept is None or swept == run(schedule, False, timing, **trouble)
 
 
+@given(order=orders(), congestion=st.booleans(), data=st.data())
+@settings(max_examples=60)
+def test_rounds_find_what_the_event_loop_finds(order, congestion, data):
+    """Jitter and late NPUs let transfers overtake each other: then rounds follow the run, over single links."""
+    for given_ in runnable(order.retimed(), data):
+        for jitter in (0, 3, US):
+            late = data.draw(st.sampled_from([[], [Straggler(npu=0, late="1us", slowdown=2)]]))
+            trouble = {"jitter_ps": jitter, "stragglers": late, "congestion": congestion}
+            assert run(given_, None, **trouble) == run(given_, False, **trouble)
+
+
 @given(order=orders(), timing=st.sampled_from(TIMINGS), congestion=st.booleans(), data=st.data())
 @settings(max_examples=60)
 def test_a_record_is_the_same_however_a_run_is_followed(order, timing, congestion, data):
@@ -106,6 +117,46 @@ def record(schedule, in_turn, timing, congestion, jitter):
     except InfeasibleError as error:
         return str(error)
     return {name: column.tolist() for name, column in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("topology", "kind", "engine"),
+    [
+        (tp.torus(4, 4), "all_reduce", "greedy"),
+        (tp.mesh(4, 4), "all_to_all", "greedy"),
+        (tp.ring(6, reduce_bandwidth="100GB/s"), "all_reduce", "ring"),
+        (tp.fully_connected(5), "all_gather", "direct"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("timing", "jitter"), [("first-come", 0), ("order", 0), ("order", 5 * US), ("schedule", 0)]
+)
+def test_a_sweep_records_runs_over_single_links(topology, kind, engine, timing, jitter):
+    schedule = tacos.synthesize(
+        topology, co.named(kind, topology, "1MB", chunks=3), engine=engine
+    ).expand()
+    # First come, first served, sums and chunks that the schedule sends late may overtake others.
+    sweep = None if timing == "first-come" and kind != "all_gather" else True
+    swept, expected = (record(schedule, turn, timing, True, jitter) for turn in (sweep, False))
+    assert swept == expected
+
+
+def test_a_transfer_that_starts_before_what_was_recorded_is_in_its_place():
+    """Link 1 -> 2 is scheduled last, but its chunk is ready at 0; by then a record of link 0 -> 1 is written."""
+    topology, many = line(), 40_000
+    collective = co.custom(
+        topology,
+        [1000] * (many + 1),
+        before=[[0]] * many + [[1]],
+        after=[[1]] * many + [[2]],
+    )
+    table = routes(topology, pairs=([0, 1], [1, 2]))
+    transfers = [(0, chunk, COPY, READ_ACC, [chunk]) for chunk in range(many)]
+    late = packed(collective, table, [*transfers, (1, many, COPY, READ_ACC, [many])], US)
+    swept = record(late, True, "first-come", True, 0)
+    assert swept == record(late, False, "first-come", True, 0)
+    assert swept["transfer"][:3] == [0, many, 1]
 
 
 @pytest.mark.parametrize(

@@ -523,7 +523,8 @@ def test_wrong_faults_get_one_sentence(make, message):
 
 
 def test_ctrl_c_and_progress():
-    topology = tp.ring(256)
+    # The run must take longer than the 50 ms between two reports.
+    topology = tp.ring(512)
     schedule = tacos.synthesize(topology, co.all_gather(topology, "256MB", chunks=8), engine="ring")
     shares: list[float] = []
     simulate(schedule, progress=shares.append)
