@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bound/bound.hpp"
+#include "bound/rising_lengths.hpp"
 #include "columns.hpp"
 
 namespace tacos::bindings {
@@ -17,6 +18,10 @@ void bind_bound(nb::module_& m) {
               "Whether its outgoing links are the limit, or its incoming links.")
       .def_ro("sets", &Bottleneck::sets,
               "Number of disjoint sets of this kind that limit the time together.")
+      .def_ro(
+          "set_of", &Bottleneck::set_of,
+          "The set of each node, -1 if none; empty if there is one set, or if all are images of "
+          "the first.")
       .def_ro("bytes", &Bottleneck::bytes, "Bytes that must pass.")
       .def_ro("links", &Bottleneck::links, "Number of these links.")
       .def_ro("bandwidth_Bps", &Bottleneck::bandwidth_Bps, "Total bandwidth of these links.");
@@ -79,6 +84,20 @@ void bind_bound(nb::module_& m) {
       },
       "topology"_a, "collective"_a, "length"_a, "progress"_a = nb::none(),
       "Sum of bytes times distance over all pairs, for given lengths of the links.");
+  m.def(
+      "rising_lengths",
+      [](const Topology& topology, const Collective& collective, std::int64_t rounds,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        std::vector<std::int64_t> lengths;
+        {
+          const nb::gil_scoped_release release;
+          lengths = rising_lengths(topology, collective, rounds, report);
+        }
+        return give(std::move(lengths));
+      },
+      "topology"_a, "collective"_a, "rounds"_a, "progress"_a = nb::none(),
+      "Lengths of the links that rise with the load of all pairs' bytes.");
 }
 
 }  // namespace tacos::bindings

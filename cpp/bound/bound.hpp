@@ -37,7 +37,9 @@ struct Bottleneck {
   std::vector<NodeId> nodes;  // of one set
   bool leaving = true;        // or entering
   std::int32_t sets = 1;      // number of sets in an all-reduce among sets; `nodes` is the first
-  double bytes = 0;           // through the links of all the sets
+  // The set of each node, -1 if none; empty if there is one set, or if all sets are images of the first.
+  std::vector<std::int32_t> set_of = {};
+  double bytes = 0;  // through the links of all the sets
   std::int64_t links = 0;
   double bandwidth_Bps = 0;
 };

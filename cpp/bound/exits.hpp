@@ -22,10 +22,11 @@ inline Time sending_time(std::int64_t bytes, std::int64_t bandwidth) {
 // Links by bandwidth and latency: real networks have a handful of kinds.
 class Exits {
  public:
-  void add(std::int64_t bandwidth, Time latency, std::int64_t times = 1) {
-    links_ += times;
-    bandwidth_ += static_cast<__int128>(bandwidth) * times;
-    kinds_[{latency, bandwidth}] += times;
+  // A link; `around` is the least latency of its messages before and after it.
+  void add(std::int64_t bandwidth, Time latency, Time around) {
+    ++links_;
+    bandwidth_ += bandwidth;
+    ++kinds_[{latency + around, latency, bandwidth}];
   }
   std::int64_t links() const { return links_; }
   __int128 bandwidth_Bps() const { return bandwidth_; }
@@ -35,17 +36,17 @@ class Exits {
     bandwidth_ *= times;
   }
 
-  // The least T with Σ bandwidth·(T - latency) = bytes, over the links with latency below T.
+  // The least T with Σ bandwidth·(T - under way) = bytes, over the links whose messages are under way for less than T.
   Time fluid(__int128 bytes) const {
     __int128 sum = 0, head_start = 0;  // Σ bandwidth, Σ bandwidth·latency
     const __int128 amount = std::min(bytes, kMost) * kPicosecondsPerSecond;
     Time best = kLongestSchedule;
-    for (const auto& [kind, count] : kinds_) {  // by latency
-      if (sum > 0 && kind.latency >= best) break;
+    for (const auto& [kind, count] : kinds_) {  // by time under way
+      if (sum > 0 && kind.under_way >= best) break;
       const auto share = static_cast<__int128>(kind.bandwidth) * count;
       sum += share;
       // Latencies of days would overflow; a smaller value is still a bound.
-      head_start += share * std::min(kind.latency, kLongestLatency);
+      head_start += share * std::min(kind.under_way, kLongestLatency);
       best = std::min(best, static_cast<Time>(
                                 std::min<__int128>((amount + head_start) / sum, kLongestSchedule)));
     }
@@ -59,7 +60,8 @@ class Exits {
       for (const auto& [kind, count] : kinds_) {
         const Time send = sending_time(bytes, kind.bandwidth);
         const Time busy = model == LinkModel::blocking ? send + kind.latency : send;
-        const Time spare = model == LinkModel::blocking ? time : time - kind.latency;
+        const Time spare =
+            time - (model == LinkModel::blocking ? kind.under_way - kind.latency : kind.under_way);
         if (spare > 0) sum += static_cast<__int128>(spare / busy) * count;
       }
       return sum >= chunks;
@@ -82,7 +84,8 @@ class Exits {
   static constexpr Time kLongestLatency = Time{1} << 43;  // 9 s
   static constexpr __int128 kMost = static_cast<__int128>(1) << 85;
   struct Kind {
-    Time latency;
+    Time under_way;  // from a node that sends to one that can use the message
+    Time latency;    // of the link
     std::int64_t bandwidth;
     auto operator<=>(const Kind&) const = default;
   };

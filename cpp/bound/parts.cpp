@@ -116,12 +116,12 @@ std::vector<double> Parts::bandwidth(const Topology& topology, bool leaving) con
   return result;
 }
 
-Exits Parts::exits(const Topology& topology, bool leaving) const {
+Exits Parts::exits(const Topology& topology, const Approaches& approaches, bool leaving) const {
   Exits result;
   for (LinkId link = 0; link < topology.links(); ++link) {
     const auto from = of[at(topology.src(link))], to = of[at(topology.dst(link))];
     if ((leaving ? from : to) >= 0 && from != to) {
-      result.add(topology.bandwidth(link), topology.latency(link));
+      result.add(topology.bandwidth(link), topology.latency(link), approaches.around(link));
     }
   }
   return result;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bound/approaches.hpp"
 #include "bound/exits.hpp"
 #include "model/topology.hpp"
 
@@ -23,7 +24,7 @@ struct Parts {
   // The bandwidth out of (or into) each set.
   std::vector<double> bandwidth(const Topology& topology, bool leaving) const;
   // The links out of (or into) all sets.
-  Exits exits(const Topology& topology, bool leaving) const;
+  Exits exits(const Topology& topology, const Approaches& approaches, bool leaving) const;
 
   // Keeps the sets that contain a member; all other nodes that can add or copy join one of them.
   void gather_members(const Topology& topology, std::span<const NodeId> members);

@@ -45,6 +45,12 @@ class TimedCuts {
   // Distances from a node to all (or, reversed, from all to it), in latencies; -1 if there is no path.
   const std::vector<Time>& distance(NodeId node, bool reversed);
 
+  // The nodes that can copy and that `node` reaches through switches that cannot (reversed: the nodes that
+  // can add and that reach it through switches that cannot), with their distances; `node` itself if it can.
+  const std::vector<std::pair<NodeId, Time>>& beyond(NodeId node, bool reversed);
+  // Whether a node can copy (reversed: add).
+  bool acts(NodeId node, bool reversed) const;
+
   // Whether the budget is used up.
   bool tired() const { return work_ > kBudget; }
 
@@ -59,10 +65,6 @@ class TimedCuts {
   // The number of `ends` that can be reached from `node` (or, reversed, reach it) as a function of time; if
   // not `many`, only the first one counts.
   Steps steps(NodeId node, std::span<const NodeId> ends, bool reversed, bool many);
-  // The nodes that can copy and that `node` reaches through switches that cannot (reversed: the nodes that
-  // can add and that reach it through switches that cannot), with their distances; `node` itself if it can.
-  const std::vector<std::pair<NodeId, Time>>& beyond(NodeId node, bool reversed);
-  bool acts(NodeId node, bool reversed) const;
 
   const Topology& topology_;
   std::vector<std::vector<Time>> to_, from_;

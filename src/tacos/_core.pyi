@@ -653,6 +653,12 @@ class Bottleneck:
         """Number of disjoint sets of this kind that limit the time together."""
 
     @property
+    def set_of(self) -> list[int]:
+        """
+        The set of each node, -1 if none; empty if there is one set, or if all are images of the first.
+        """
+
+    @property
     def bytes(self) -> float:
         """Bytes that must pass."""
 
@@ -746,6 +752,9 @@ def distance_sum(topology: Topology, collective: Collective, length: Annotated[N
     """
     Sum of bytes times distance over all pairs, for given lengths of the links.
     """
+
+def rising_lengths(topology: Topology, collective: Collective, rounds: int, progress: object | None = None) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+    """Lengths of the links that rise with the load of all pairs' bytes."""
 
 def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None, in_turn: bool | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """

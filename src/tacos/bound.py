@@ -1,13 +1,15 @@
 """Lower bounds: a time that no schedule can beat, and the reason for it.
 
-Four arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
+These arguments bound every schedule. *Paths*: a chunk has to travel from where it is to where it is
 needed. *Cuts*: what must leave a set of nodes has to cross the links out of it; the narrowest cut is found by
 maximum flows, which for an all-gather gives the optimum of ForestColl's theory. *Cuts in time*: what crosses a
 cut has to travel before and after it, and can be summed and copied on the way only as far as the latencies
-leave time for it (``cpp/bound/timed_cuts.hpp`` has the proof). *Sets*: every byte of an all-reduce among p
+leave time for it (``cpp/bound/timed_cuts.hpp`` and ``weighted_cut.hpp`` have the proofs). *Sets*: every byte of an all-reduce among p
 disjoint sets of nodes crosses their borders 2(p - 1) times. If every pair of NPUs has its own bytes
 (all-to-all), these use capacity in proportion to their distance, and a linear program finds the link lengths
-that give the best bound.
+that give the best bound; on large networks, lengths that rise with the load come near it
+(``cpp/bound/rising_lengths.hpp``). *Crowds*: neighbouring members of a group compete for the links between them
+(``cpp/bound/crowd.hpp``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos import units
-from tacos._core import Collective, Topology, distance_sum
+from tacos._core import Collective, Topology, distance_sum, rising_lengths
 from tacos._core import bound as _search
 from tacos._support.solver import LinearProgram, solve
 from tacos.collective import kind_of
@@ -39,6 +41,8 @@ _LP_COLUMNS = 8_000
 _LP_LENGTHS = 10**9
 _DISTANCES = 50_000_000
 """Largest product of NPUs and links for which distances are summed; this takes a few seconds."""
+_RISING, _FEWEST_ROUNDS, _MOST_ROUNDS = 30_000_000, 50, 150
+"""Product of senders, links and rounds in which lengths rise with the load (about 0.6 s), and the fewest and most rounds."""
 _SAME = 1 + 1e-9
 _LATENT = 1.05
 """Latency counts as part of the limit if the bound exceeds the bandwidth time by this factor (chosen)."""
@@ -100,6 +104,7 @@ def bound(
     topology: Network,
     collective: Collective,
     *,
+    quick: bool = False,
     progress: Callable[[float], object] | None = None,
 ) -> Bound:
     """Return a time that no schedule of a collective on a network can beat.
@@ -113,6 +118,7 @@ def bound(
     Args:
         topology: The network.
         collective: The collective.
+        quick: Whether to bound the traffic between pairs by cuts and distances only, in milliseconds. The bound is valid, but may be lower.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -134,7 +140,7 @@ def bound(
             f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     report = _search(topology, collective, progress)
-    pairs = _pairs(topology, collective, report, progress)
+    pairs = _pairs(topology, collective, report, progress, quick=quick)
     doubts = _doubts(topology, collective, report, pairs)
     bandwidth_s = max(report.bandwidth_s, pairs.time_s)
     # Sums of distances are floating point: 1e-12 is more than their rounding.
@@ -144,7 +150,7 @@ def bound(
         latency_s=report.latency_ps / 1e12,
         bandwidth_s=bandwidth_s,
         exact=not doubts,
-        why=_why(topology, report, pairs, time_ps, doubts, several=len(collective.parts) > 1),
+        why=_why(topology, report, pairs, time_ps, doubts, collective),
         cut=() if pairs.time_s > report.bandwidth_s else tuple(report.bottleneck.nodes),
     )
 
@@ -183,12 +189,15 @@ def binding(topology: Network, collective: Collective) -> Binding:
     rates = topology.link_bandwidth_Bps.astype(float)
     cut, weights, bytes_ = report.bottleneck, np.zeros(topology.links), 0.0
     if cut.nodes and cut.bandwidth_Bps:
-        inside = np.zeros(topology.nodes, bool)
-        inside[cut.nodes] = True
         there, back = (topology.link_src, topology.link_dst)[:: 1 if cut.leaving else -1]
-        weights = (inside[there] & ~inside[back]).astype(float)
-        # The first of several equivalent sets represents all.
-        weights *= cut.bandwidth_Bps / float(weights @ rates)
+        if cut.set_of:
+            sets = np.array(cut.set_of)
+            weights = ((sets[there] >= 0) & (sets[there] != sets[back])).astype(float)
+        else:
+            inside = np.zeros(topology.nodes, bool)
+            inside[cut.nodes] = True
+            weights = (inside[there] & ~inside[back]).astype(float)
+            weights *= cut.bandwidth_Bps / float(weights @ rates)  # the first set represents all
         bytes_ = cut.bytes
     if any(_has_pairs(part) for part in collective.parts) and topology.links:
         for lengths in _pair_lengths(topology, collective, report.bandwidth_s):
@@ -217,6 +226,7 @@ def _pair_lengths(
     )
     for kind in range(kinds.shape[1] if kinds.shape[1] <= 16 else 0):
         yield (which.ravel() == kind).astype(np.int64)
+    yield from _risen(topology, collective, None)
 
 
 # --- pairs: all-to-all and messages --------------------------------------------------------------
@@ -242,6 +252,8 @@ def _pairs(
     collective: Collective,
     report: BoundReport,
     progress: Callable[[float], object] | None,
+    *,
+    quick: bool,
 ) -> _Pairs:
     pairs = [_has_pairs(part) for part in collective.parts]
     if not any(pairs) or not topology.links:
@@ -256,6 +268,8 @@ def _pairs(
         candidates, doubt = _lengths(topology), "other collectives share the network"
     elif topology.npus * topology.links > _LP_COLUMNS:
         candidates, doubt = _lengths(topology), "the network is too large for a linear program"
+    elif quick:
+        candidates, doubt = _lengths(topology), "no linear program was solved"
     else:
         flow_s, lengths = _concurrent_flow(topology, collective, report.bandwidth_s)
         time_s = _distance_bound(topology, collective, lengths, progress)
@@ -264,6 +278,8 @@ def _pairs(
     times = {
         what: _distance_bound(topology, collective, length, progress) for what, length in candidates
     }
+    for length in () if quick else _risen(topology, collective, progress):
+        times["the busiest links"] = _distance_bound(topology, collective, length, progress)
     what = max(times, key=lambda name: times[name])
     return _Pairs(times[what], False, f"all pairs' bytes times distance fill {what}", doubt)
 
@@ -286,6 +302,24 @@ def _lengths(topology: Topology) -> Iterator[tuple[str, NDArray[np.int64]]]:
         for i, speed in enumerate(speeds.tolist()):
             name = f"the links of {units.format_bandwidth(speed)}"
             yield name, (kind.ravel() == i).astype(np.int64)
+
+
+def _risen(
+    topology: Topology, collective: Collective, progress: Callable[[float], object] | None
+) -> Iterator[NDArray[np.int64]]:
+    """Yield lengths that rise with the load of the links, if there is time for enough rounds.
+
+    Between boxes and in cliques, where ports limit the traffic, cuts give the same bound sooner.
+    """
+    ends = [
+        part.inputs if part.kind == "send_recv" else part.group
+        for part in collective.parts
+        if _has_pairs(part)
+    ]
+    visits = np.unique(np.concatenate(ends)).size * topology.links
+    rounds = min(_RISING // max(visits, 1), _MOST_ROUNDS)
+    if rounds >= _FEWEST_ROUNDS and not topology.switches and topology.diameter(4) > 1:
+        yield rising_lengths(topology, collective, rounds, progress)
 
 
 def _demands(topology: Topology, collective: Collective) -> NDArray[np.float64]:
@@ -468,14 +502,13 @@ def _why(
     pairs: _Pairs,
     time_ps: int,
     doubts: list[str],
-    *,
-    several: bool,
+    collective: Collective,
 ) -> str:
     if time_ps == 0:
         return "nothing has to move"
     binds = pairs.why
     if report.bandwidth_s >= pairs.time_s:
-        binds = _bottleneck(topology, report, several=several)
+        binds = _bottleneck(topology, report, collective)
     if report.latency_ps == time_ps:
         far = f"{topology.node_name(report.src)} to {topology.node_name(report.dst)}"
         rest = f", longer than the bandwidth limit ({binds})" if binds else ""
@@ -493,7 +526,7 @@ def _why(
     )
 
 
-def _bottleneck(topology: Topology, report: BoundReport, *, several: bool) -> str:
+def _bottleneck(topology: Topology, report: BoundReport, collective: Collective) -> str:
     cut = report.bottleneck
     if not cut.nodes:
         return ""
@@ -505,7 +538,11 @@ def _bottleneck(topology: Topology, report: BoundReport, *, several: bool) -> st
     times = 2 * (cut.sets - 1)
     sort = "NPUs" if len(cut.nodes) == 1 else _PLURALS.get(name.split()[0], "sets of NPUs")
     which = f"the {cut.sets} {sort} ({name}, …)"
-    if several:  # each byte passes the sets of its own group
+    if len(cut.nodes) == 1 and cut.sets < min(len(part.group) for part in collective.parts):
+        others = cut.sets - 2  # without this member and the rest
+        more = f" and {others} more member{'s'[: others - 1]}, each alone," if others else ""
+        which = f"{name}{more} and the rest of the network"
+    if len(collective.parts) > 1:  # each byte passes the sets of its own group
         return f"{units.format_size(cut.bytes)} must {does} {which} in all, over {over}"
     verb = "send" if cut.leaving else "receive"
     return f"{which} together must {verb} every byte {times} times, over {over}"

@@ -59,6 +59,18 @@ class Question:
             )
         return self.known_bound
 
+    def use_quick_bound(self) -> bool:
+        """Use a bound that takes milliseconds, and return True; return False if the bound is known already."""
+        if self.known_bound is not None:
+            return False
+        self.known_bound = bound_of(
+            self.topology,
+            self.collective,
+            quick=True,
+            progress=lambda _: self.watch.report(0.0),
+        )
+        return True
+
     def gap(self, time_ps: float) -> float:
         """Return the gap between a time and the bound, as a share of the time."""
         return 1 - self.bound.time_ps / max(time_ps, 1)
