@@ -1,11 +1,13 @@
 #include "synth/paths.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <queue>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "support/index.hpp"
 #include "synth/matching.hpp"
@@ -15,10 +17,12 @@ namespace tacos {
 namespace {
 
 constexpr Time kUnreached = std::numeric_limits<Time>::max();
-constexpr Time kDearest = Time{1} << 60;     // highest price of a link
+constexpr Time kDearest = Time{1} << 60;      // highest price of a link
+constexpr Time kMostShifted = Time{1} << 52;  // of which 1024 times as much fits 64 bits
 constexpr Time kFarthest = Time{1} << 62;    // highest cost of a node, so that sums do not overflow
 constexpr std::int64_t kSearches = 2048;     // at least, if there are as many chunks (chosen)
 constexpr std::int64_t kWork = 400'000'000;  // links visited in all rounds, about (chosen)
+constexpr std::size_t kSizes = 4;            // of chunks whose times are kept (chosen)
 constexpr int kRounds = 6;
 constexpr std::int64_t kWeight = 16;  // the price of the busiest link, in transmission times
 
@@ -109,8 +113,10 @@ class Layer {
 
   void lift(const Batch& batch) {
     for (const ChunkId chunk : batch.chunks) {
+      const auto& busy = busy_times(collective_.bytes(chunk));
       for (const LinkId link : links_[chunk]) {
-        load_[at(link)] -= topology_.busy_time(link, collective_.bytes(chunk));
+        load_[at(link)] -= busy[at(link)];
+        stale_.push_back(link);
       }
       links_[chunk].clear();
     }
@@ -118,13 +124,14 @@ class Layer {
 
   void lay(const Batch& batch, const Progress& progress) {
     bytes_ = collective_.bytes(batch.chunks[0]);
+    busy_ = busy_times(bytes_);
     const auto most = std::max_element(load_.begin(), load_.end());
     if (most != load_.end()) {
       busiest_ = std::max<Time>(1, *most);
-      const auto busy = topology_.busy_time(static_cast<LinkId>(most - load_.begin()), bytes_);
+      const auto busy = busy_[at(most - load_.begin())];
       pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
     }
-    for (LinkId link = 0; link < topology_.links(); ++link) set_price(link);
+    set_prices();
     tree_.clear();
     for (const NodeId npu : collective_.inputs(batch.chunks[0])) tree_.emplace_back(0, npu);
     if (batch.chunks.size() == 1) {
@@ -137,11 +144,34 @@ class Layer {
     }
   }
 
+  // The busy times of all links for a number of bytes. Most chunks have one of two sizes, and dividing is slow.
+  const std::vector<Time>& busy_times(std::int64_t bytes) {
+    if (known_.size() >= kSizes && !known_.contains(bytes)) known_.clear();
+    auto& busy = known_[bytes];
+    for (LinkId link = static_cast<LinkId>(busy.size()); link < topology_.links(); ++link) {
+      busy.push_back(topology_.busy_time(link, bytes));
+    }
+    return busy;
+  }
+
+  // Sets the prices that have changed since the last time; `stale_` lists the links whose load or wait has.
+  void set_prices() {
+    const auto scale = std::tuple(detours_, busiest_, pipelined_, bytes_);
+    if (std::exchange(scale_, scale) == scale) {
+      for (const LinkId link : stale_) set_price(link);
+    } else {
+      for (LinkId link = 0; link < topology_.links(); ++link) set_price(link);
+    }
+    stale_.clear();
+  }
+
   // Integers throughout: the same on every machine.
   void set_price(LinkId link) {
-    const Time busy = topology_.busy_time(link, bytes_);
-    const auto share = static_cast<std::int64_t>(
-        std::min<__int128>(2048, static_cast<__int128>(load_[at(link)]) * 1024 / busiest_));
+    const Time busy = busy_[at(link)], load = load_[at(link)];
+    const auto share = load < kMostShifted
+                           ? std::min<std::int64_t>(2048, load * 1024 / busiest_)
+                           : static_cast<std::int64_t>(std::min<__int128>(
+                                 2048, static_cast<__int128>(load) * 1024 / busiest_));
     const auto square = share * share >> 10;
     const auto weight = detours_ ? kWeight * square * square : share;  // of 2^20
     const auto price = (static_cast<__int128>(busy) * weight >> 20) + busy +
@@ -152,7 +182,7 @@ class Layer {
   void begin_search() {
     for (const NodeId node : touched_) cost_[at(node)] = kUnreached;
     touched_.clear();
-    queue_ = {};
+    queue_.clear();
     for (const auto& [ready, npu] : tree_) {
       touched_.push_back(npu);
       search_from(npu, ready);
@@ -161,15 +191,20 @@ class Layer {
   void search_from(NodeId npu, Time ready) {
     cost_[at(npu)] = ready;
     into_[at(npu)] = -1;
-    queue_.emplace(ready, npu);
+    visit(ready, npu);
+  }
+  void visit(Time cost, NodeId node) {
+    queue_.emplace_back(cost, node);
+    std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
   }
 
   template <typename Stop>
   bool search(const Stop& stop) {
     while (!queue_.empty()) {
-      const auto [cost, node] = queue_.top();
+      const auto [cost, node] = queue_.front();
       if (cost == cost_[at(node)] && stop(node)) return true;
-      queue_.pop();
+      std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
+      queue_.pop_back();
       if (cost > cost_[at(node)]) continue;
       for (const LinkId link : topology_.out_links(node)) {
         const NodeId next = topology_.dst(link);
@@ -182,7 +217,7 @@ class Layer {
         }
         cost_[at(next)] = through;
         into_[at(next)] = link;
-        queue_.emplace(through, next);
+        visit(through, next);
       }
     }
     return false;
@@ -204,7 +239,7 @@ class Layer {
     while (waiting > 0) {
       if (progress) progress(0.0);
       const bool found = search(wanted);
-      const auto path = join(chunk, found ? queue_.top().second : first_wanted());
+      const auto path = join(chunk, found ? queue_.front().second : first_wanted());
       Time time = cost_[at(topology_.src(path[0]))], delay = 0, slowest = 0;
       bool switched = false;
       for (const LinkId link : path) {
@@ -212,7 +247,7 @@ class Layer {
         slowest = cut_through_ ? std::max(slowest, passes) : slowest + passes;
         delay += topology_.latency(link) + wait_[at(link)];
         // Further branches pay a higher price, and wait for this one.
-        wait_[at(link)] += topology_.busy_time(link, bytes_);
+        wait_[at(link)] += busy_[at(link)];
         set_price(link);
         const NodeId next = topology_.dst(link);
         if (!topology_.is_npu(next)) {
@@ -241,12 +276,14 @@ class Layer {
     if (cost_[at(npu)] == kUnreached) {
       cannot_reach(topology_, collective_, chunk, npu, backwards_);
     }
+    const auto& busy = busy_times(collective_.bytes(chunk));
     auto& links = links_[chunk];
     const auto first = links.size();
     for (NodeId node = npu; into_[at(node)] >= 0; node = topology_.src(links.back())) {
       links.push_back(into_[at(node)]);
       Time& load = load_[at(links.back())];
-      load += topology_.busy_time(links.back(), collective_.bytes(chunk));
+      load += busy[at(links.back())];
+      stale_.push_back(links.back());
       if (load > kLongestSchedule) too_long();
     }
     std::reverse(links.begin() + static_cast<std::ptrdiff_t>(first), links.end());
@@ -265,7 +302,11 @@ class Layer {
   // an eighth of those on the busiest link, since not all trees are equally deep.
   Time pipelined_ = 1;
   std::int64_t bytes_ = 0;
-  std::vector<Time> load_, price_;             // of each link
+  std::vector<Time> load_, price_;                      // of each link
+  std::vector<Time> busy_;                              // of each link, for a chunk of `bytes_`
+  std::map<std::int64_t, std::vector<Time>> known_;     // busy times of all links, by bytes
+  std::vector<LinkId> stale_;                           // links whose prices may have changed
+  std::tuple<bool, Time, Time, std::int64_t> scale_{};  // of all prices
   std::vector<Time> wait_;                     // until the tree's branches so far have passed it
   std::vector<Time> cost_;                     // of each node, from the tree
   std::vector<std::pair<Time, NodeId>> tree_;  // NPUs of the tree, and when each has the chunk
@@ -273,7 +314,7 @@ class Layer {
   std::vector<NodeId> touched_;
   std::vector<std::uint8_t> wanted_;
   using Entry = std::pair<Time, NodeId>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  std::vector<Entry> queue_;  // a heap
 };
 
 // The hops of all chunks as rows of one table of routes.

@@ -70,46 +70,10 @@ ForestMoves moves(const Forest& forest, std::span<const NodeId> holder) {
 
 namespace {
 
-// Moves, with the data that a schedule needs.
-struct Untimed {
-  std::shared_ptr<const Routes> routes;
-  ForestMoves moves;
-  std::vector<std::uint8_t> op;
-};
-
 void check(std::span<const NodeId> holder, const Collective& collective) {
   if (holder.size() == collective.chunks()) return;
   invalid(std::to_string(holder.size()) + " holders are given for " +
           std::to_string(collective.chunks()) + " chunks");
-}
-
-Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collective,
-               std::string provenance, const Progress& progress) {
-  const auto& moves = untimed.moves;
-  const std::vector<std::uint8_t> reads(moves.route.size(), static_cast<std::uint8_t>(Reads::acc));
-  const Order order{moves.route, moves.chunk, moves.step, untimed.op, reads};
-  const auto& topology = untimed.routes->topology();
-  bool simple = topology.spec().reduce_bandwidth_Bps == 0;
-  const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
-  for (RouteId r = 0; r < untimed.routes->count(); ++r) {
-    // If switches store whole chunks, the times at which a tree's links are used depend on the chunk's size.
-    simple &=
-        untimed.routes->legs(r) == 1 && (cut_through || untimed.routes->kind(r) == RouteKind::path);
-  }
-  std::int64_t bytes = 0;
-  for (ChunkId x = 0; x < collective->chunks(); ++x) {
-    bytes = std::max(bytes, collective->bytes(x));
-    simple &= collective->bytes(x) > 0;
-  }
-  if (!simple) {
-    return retime(std::move(collective), untimed.routes, order, std::move(provenance), progress);
-  }
-  std::vector<std::int32_t> every_link(at(topology.links()));
-  std::iota(every_link.begin(), every_link.end(), 0);
-  const auto timing =
-      forest::time_by_urgency(*untimed.routes, moves, bytes, every_link, 1, progress);
-  return with_starts(std::move(collective), untimed.routes, order, timing.start,
-                     std::move(provenance), progress);
 }
 
 // Appends the sums up the trees, in the reverse order of the distribution.
@@ -151,6 +115,35 @@ void append_down(const ForestMoves& spread, std::int32_t highest, RouteId first_
 }
 
 }  // namespace
+
+Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collective,
+               std::string provenance, const Progress& progress) {
+  const auto& moves = untimed.moves;
+  const std::vector<std::uint8_t> reads(moves.route.size(), static_cast<std::uint8_t>(Reads::acc));
+  const Order order{moves.route, moves.chunk, moves.step, untimed.op, reads};
+  const auto& topology = untimed.routes->topology();
+  bool simple = topology.spec().reduce_bandwidth_Bps == 0;
+  const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
+  for (RouteId r = 0; r < untimed.routes->count(); ++r) {
+    // If switches store whole chunks, the times at which a tree's links are used depend on the chunk's size.
+    simple &=
+        untimed.routes->legs(r) == 1 && (cut_through || untimed.routes->kind(r) == RouteKind::path);
+  }
+  std::int64_t bytes = 0;
+  for (ChunkId x = 0; x < collective->chunks(); ++x) {
+    bytes = std::max(bytes, collective->bytes(x));
+    simple &= collective->bytes(x) > 0;
+  }
+  if (!simple) {
+    return retime(std::move(collective), untimed.routes, order, std::move(provenance), progress);
+  }
+  std::vector<std::int32_t> every_link(at(topology.links()));
+  std::iota(every_link.begin(), every_link.end(), 0);
+  const auto timing =
+      forest::time_by_urgency(*untimed.routes, moves, bytes, every_link, 1, progress);
+  return with_starts(std::move(collective), untimed.routes, order, timing.start,
+                     std::move(provenance), progress);
+}
 
 Schedule schedule(const Forest& forest, std::span<const NodeId> holder,
                   std::shared_ptr<const Collective> collective, std::string provenance,

@@ -44,4 +44,15 @@ Schedule all_reduce(const Forest& up, const Forest& down, std::span<const NodeId
                     std::shared_ptr<const Collective> collective, std::string provenance,
                     const Progress& progress);
 
+// Moves, with the data that a schedule needs.
+struct Untimed {
+  std::shared_ptr<const Routes> routes;
+  ForestMoves moves;
+  std::vector<std::uint8_t> op;
+};
+
+// The schedule of moves: by urgency (timing.hpp) where all routes have one leg, else in the order of the list.
+Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collective,
+               std::string provenance, const Progress& progress);
+
 }  // namespace tacos

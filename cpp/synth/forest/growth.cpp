@@ -244,6 +244,7 @@ Growth::Amount Growth::limit_inside(const Hop& hop, Amount amount) {
     }
     flow_.set_capacity(links + at(tree_.root), rest_[at(tree_.root)] + tree_.weight - amount);
     flow_.set_capacity(links + 2 * nodes, amount);
+    if (keeps_enough(hop, amount)) break;
     Amount lacking = 0;
     for (; i < members_.size() && lacking == 0; ++i) {
       lacking = total - flow_.run(topology_.nodes(), members_[i], total);
@@ -257,6 +258,22 @@ Growth::Amount Growth::limit_inside(const Hop& hop, Amount amount) {
     i = 0;
   }
   return std::max<Amount>(amount, 0);
+}
+
+// Before the hop every set had enough, so only sets that the path enters can lack any: for each of its links, the sets
+// with the link's end but not its start. Sets without members are included, which need nothing: if one of them has
+// less, the answer is false although the hop may be possible.
+bool Growth::keeps_enough(const Hop& hop, Amount amount) {
+  const auto links = at(topology_.links());
+  const Amount total = rest_total_ + tree_.weight;
+  return std::ranges::all_of(hop.path, [&](LinkId link) {
+    const NodeId start = topology_.src(link);
+    const Amount own = rest_[at(start)] + (start == tree_.root ? tree_.weight - amount : 0);
+    flow_.set_capacity(links + at(start), total);
+    const bool enough = flow_.run(topology_.nodes(), topology_.dst(link), total) >= total;
+    flow_.set_capacity(links + at(start), own);
+    return enough;
+  });
 }
 
 void Growth::accept(const Hop& hop, Amount amount) {

@@ -68,6 +68,8 @@ class Growth {
   Amount limit_by_flow(const Hop& hop);
   // The largest part of `amount` with which a path through switches leaves enough bandwidth for all members.
   Amount limit_inside(const Hop& hop, Amount amount);
+  // Whether all sets certainly keep enough bandwidth, given the capacities that `limit_inside` sets for this amount.
+  bool keeps_enough(const Hop& hop, Amount amount);
   void accept(const Hop& hop, Amount amount);
   void shrink(Amount weight);
   void remember(Set inside);

@@ -1,6 +1,7 @@
 #include "synth/forest/timing.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <queue>
 #include <tuple>
@@ -14,8 +15,22 @@ namespace tacos::forest {
 namespace {
 
 using Job = std::int32_t;
-using Rank = std::tuple<Time, std::int32_t, Job>;    // urgency, turn, and the job itself
-using Offer = std::tuple<Time, Rank, std::int32_t>;  // of a class; the first are served first
+using Rank = std::int32_t;  // of a job in the order of urgency, turn, and number
+
+// The most urgent job of a class; the first offers are served first.
+struct Offer {
+  Time work;
+  Rank rank;
+  std::int32_t of;
+  bool operator<(const Offer& other) const {
+    return work != other.work ? work < other.work : rank < other.rank;
+  }
+};
+
+struct Ranking {
+  std::vector<Rank> rank;  // of each job
+  std::vector<Job> job;    // of each rank
+};
 
 enum class By { tail, way, work };
 struct Rule {
@@ -25,6 +40,7 @@ struct Rule {
 // The first rules are the best if there are many hops; the others would take too long then.
 constexpr Rule kRules[] = {{By::work, true}, {By::tail, true}, {By::tail}, {By::way}, {By::work}};
 constexpr std::size_t kFew = 4, kManyJobs = 50'000;
+constexpr Time kNever = std::numeric_limits<Time>::max();
 constexpr double kGoodEnough = 1.002;  // times what the busiest resource takes
 
 class Ports {
@@ -39,6 +55,9 @@ class Ports {
       for (const auto& window : windows(class_[at(r)])) busy_[at(window.link)] += window.busy;
     }
     for (std::size_t c = 0; c < waiting_.size(); ++c) {
+      for (const auto& window : windows(static_cast<std::int32_t>(c))) {
+        overhang_ = std::max(overhang_, window.offset + window.busy - duration_[c]);
+      }
       const auto used = std::span(used_).subspan(window_begin_[c], window_count(c));
       port_.push_back(*std::max_element(
           used.begin(), used.end(), [&](auto a, auto b) { return busy_[at(a)] < busy_[at(b)]; }));
@@ -46,12 +65,20 @@ class Ports {
   }
 
   bool alone() const { return windows_.size() == waiting_.size(); }  // each hop uses one resource
+  // Whether no two classes use the same resource: then the work that resources have left does not matter.
+  bool separate() const {
+    return alone() &&
+           std::ranges::all_of(users_, [](const auto& users) { return users.size() <= 1; });
+  }
   Time busiest() const { return busy_.empty() ? 0 : *std::max_element(busy_.begin(), busy_.end()); }
 
-  Timing run(const Rule& rule, const Progress& progress) {
-    const auto urgency = urgencies(rule.by != By::way);
+  // Starts by one rule. The run ends early, without starts, once it is clear that it takes at least until `limit`.
+  Timing run(const Rule& rule, Time limit, const Progress& progress) {
+    const Ranking& order = ranking(rule.by != By::way);
     free_.assign(users_.size(), 0);
     left_ = busy_;
+    for (auto& jobs : waiting_) jobs = {};
+    events_ = {};
     PortMatching matching(users_.size(), window_begin_, used_, port_);
     Timing result;
     result.start.assign(jobs_, 0);
@@ -62,7 +89,7 @@ class Ports {
     };
     const auto ready = [&](Job job) {
       const auto c = class_[at(moves_.route[at(job)])];
-      waiting_[at(c)].emplace(urgency[at(job)], moves_.turn[at(job)], job);
+      waiting_[at(c)].push(order.rank[at(job)]);
       touch(c);
     };
     std::vector<std::size_t> pending(jobs_);
@@ -87,19 +114,20 @@ class Ports {
       offers.clear();
       for (const auto c : touched) {
         is_touched[at(c)] = 0;
-        if (fits(c, now)) offers.emplace_back(work(c, rule.by), waiting_[at(c)].top(), c);
+        if (fits(c, now)) offers.push_back({work(c, rule.by), waiting_[at(c)].top(), c});
       }
       touched.clear();
       std::sort(offers.begin(), offers.end());
       open.clear();
-      for (const auto& offer : offers) open.push_back(std::get<2>(offer));
+      for (const auto& offer : offers) open.push_back(offer.of);
       for (const auto c : matching.choose(open, rule.rearranged)) {
-        start(std::get<2>(waiting_[at(c)].top()), now, result);
+        start(order.job[at(waiting_[at(c)].top())], now, result);
         waiting_[at(c)].pop();
         if (progress && ++done % 4096 == 0) {
           progress(static_cast<double>(done) / static_cast<double>(jobs_));
         }
       }
+      if (result.end >= limit) return {{}, limit};
       if (events_.empty()) break;
     }
     return result;
@@ -138,12 +166,15 @@ class Ports {
   }
 
   void wake(Time time, What what, std::int32_t number) {
-    events_.push({(time + quantum_ - 1) / quantum_ * quantum_, what, number});
+    if (quantum_ > 1) time = (time + quantum_ - 1) / quantum_ * quantum_;
+    events_.push({time, what, number});
   }
 
   void start(Job job, Time now, Timing& result) {
     const auto c = class_[at(moves_.route[at(job)])];
     for (const auto& window : windows(c)) {
+      // The resource begins no earlier with what is left, and the last of it does not arrive before it ends.
+      result.end = std::max(result.end, now + window.offset + left_[at(window.link)] - overhang_);
       const Time free = now + window.offset + window.busy;
       free_[at(window.link)] = free;
       left_[at(window.link)] -= window.busy;
@@ -216,6 +247,25 @@ class Ports {
     }
   }
 
+  // Found once, since several rules share it.
+  const Ranking& ranking(bool by_tail) {
+    Ranking& found = ranking_[by_tail];
+    if (found.rank.size() == jobs_) return found;
+    const auto urgency = urgencies(by_tail);
+    std::vector<std::tuple<Time, std::int32_t, Job>> sorted(jobs_);
+    for (std::size_t job = 0; job < jobs_; ++job) {
+      sorted[job] = {urgency[job], moves_.turn[job], static_cast<Job>(job)};
+    }
+    std::sort(sorted.begin(), sorted.end());
+    found.rank.resize(jobs_);
+    found.job.resize(jobs_);
+    for (std::size_t i = 0; i < jobs_; ++i) {
+      found.job[i] = std::get<2>(sorted[i]);
+      found.rank[at(found.job[i])] = static_cast<Rank>(i);
+    }
+    return found;
+  }
+
   std::vector<Time> urgencies(bool by_tail) const {
     std::vector<Time> way(jobs_, 0);
     std::int64_t pieces = 1;
@@ -254,6 +304,7 @@ class Ports {
   std::vector<std::int32_t> used_;       // those resources
   std::vector<std::size_t> window_begin_;
   std::vector<Time> duration_;      // of each class
+  Time overhang_ = 0;               // for which a resource may be busy after the arrival
   std::vector<Queue> waiting_;      // of each class
   std::vector<std::int32_t> port_;  // of each class: its resource that is busiest
   std::vector<Job> children_;
@@ -262,6 +313,7 @@ class Ports {
   std::vector<Time> busy_, left_;                 // busy time of each resource: total, remaining
   std::vector<std::vector<std::int32_t>> users_;  // the classes that use each resource
   std::vector<std::vector<Time>> offsets_;        // at which they reach it, in order
+  Ranking ranking_[2];                            // by the way from the root, by the path below
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
@@ -281,8 +333,10 @@ Timing time_by_urgency(const Routes& routes, const ForestMoves& moves, std::int6
     };
     Rule rule = rules[i];
     if (ports.alone() && std::exchange(rule.rearranged, false) && rule.by == By::tail) continue;
-    auto other = ports.run(rule, part_of(progress, share(i), share(i + 1)));
-    if (best.start.empty() || other.end < best.end) best = std::move(other);
+    if (ports.separate() && i > 0 && rule.by != By::way) continue;  // the same as the first rule
+    const Time limit = i == 0 ? kNever : best.end;
+    auto other = ports.run(rule, limit, part_of(progress, share(i), share(i + 1)));
+    if (other.end < limit) best = std::move(other);
     if (best.end <= enough) break;
   }
   return best;

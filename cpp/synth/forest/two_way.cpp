@@ -13,11 +13,6 @@
 
 namespace tacos {
 
-namespace {
-
-constexpr int kSquarings = 6;  // a link's price is the 64th power of its usage
-
-// The opposite link of each link; empty if some link has none.
 std::vector<LinkId> links_back(const Topology& topology) {
   std::map<std::tuple<NodeId, NodeId, std::int64_t>, std::vector<LinkId>> open;
   std::vector<LinkId> back(at(topology.links()), -1);
@@ -38,6 +33,10 @@ std::vector<LinkId> links_back(const Topology& topology) {
   if (alone > 0) back.clear();
   return back;
 }
+
+namespace {
+
+constexpr int kSquarings = 6;  // a link's price is the 64th power of its usage
 
 class TwoWayGrowth {
  public:
