@@ -277,8 +277,8 @@ class Shop {
     users_.resize(links);
     offsets_.resize(links);
     waiting_.resize(hops);
-    takes_.resize(hops);
-    is_touched_.resize(hops, 0);
+    taken_.resize(hops, {0, 0});
+    state_.resize(hops, kIdle);
     turn_.resize(paths.size());
     std::vector<std::uint8_t> used(hops, 0);
     for (Message m = 0; m < paths.size(); ++m) {
@@ -419,8 +419,9 @@ class Shop {
   }
 
   void enter(RouteId route) {
+    taken_[at(route)] = {takes_.size(), takes_.size() + windows_.size()};
     for (const auto& window : windows_) {
-      takes_[at(route)].emplace_back(window.link, window.offset);
+      takes_.push_back({window.link, window.offset});
       users_[at(window.link)].push_back(route);
       auto& known = offsets_[at(window.link)];
       if (std::find(known.begin(), known.end(), window.offset) == known.end()) {
@@ -432,26 +433,28 @@ class Shop {
   void ready(Message m, std::size_t step) {
     const RouteId route = paths_[m].hop[step];
     waiting_[at(route)].push({turn_[m], m, step});
+    if (state_[at(route)] == kIdle) state_[at(route)] = kWaits;
     touch(route);
   }
 
   void touch(RouteId route) {
-    if (!waiting_[at(route)].empty() && !std::exchange(is_touched_[at(route)], 1)) {
-      touched_.push_back(route);
-    }
+    if (state_[at(route)] != kWaits) return;
+    state_[at(route)] = kTouched;
+    touched_.push_back(route);
   }
 
   bool is_free(RouteId route, Time now) const {
-    const auto& takes = takes_[at(route)];
-    return std::all_of(takes.begin(), takes.end(), [&](const auto& take) {
-      return free_[at(take.first)] <= now + take.second;
-    });
+    const auto [first, last] = taken_[at(route)];
+    for (auto i = first; i < last; ++i) {
+      if (free_[at(takes_[i].link)] > now + takes_[i].offset) return false;
+    }
+    return true;
   }
 
   void serve(Time now, Columns& result) {
     offers_.clear();
     for (const RouteId route : touched_) {
-      is_touched_[at(route)] = 0;
+      state_[at(route)] = kWaits;
       if (is_free(route, now)) offers_.emplace_back(waiting_[at(route)].top().turn, route);
     }
     touched_.clear();
@@ -465,6 +468,7 @@ class Shop {
     windows_of(job.message, job.step);
     const RouteId route = paths_[job.message].hop[job.step];
     waiting_[at(route)].pop();
+    if (waiting_[at(route)].empty()) state_[at(route)] = kIdle;
     for (const auto& window : windows_) {
       const auto link = at(window.link);
       free_[link] = now + window.offset + window.busy;
@@ -495,10 +499,17 @@ class Shop {
   std::vector<std::vector<Time>> offsets_;
   std::vector<std::priority_queue<Waiting>> waiting_;  // for each hop
   std::priority_queue<Event> events_;
-  // Each hop's links, and when its head is there.
-  std::vector<std::vector<std::pair<LinkId, Time>>> takes_;
+  // Links of the hops, and when the head of a message is there; and where those of each hop begin and end.
+  struct Take {
+    LinkId link;
+    Time offset;
+  };
+  std::vector<Take> takes_;
+  std::vector<std::pair<std::size_t, std::size_t>> taken_;
+  // Whether messages wait for a hop, and whether the hop is to be considered next.
+  enum State : std::uint8_t { kIdle, kWaits, kTouched };
+  std::vector<State> state_;
   std::vector<RouteId> touched_;
-  std::vector<std::uint8_t> is_touched_;
   std::vector<std::pair<Turn, RouteId>> offers_;
   std::vector<Routes::Window> windows_;
 };

@@ -1,9 +1,9 @@
 #include "synth/refine.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
-#include <queue>
 #include <random>
 #include <utility>
 #include <vector>
@@ -61,7 +61,17 @@ struct Spread {
   std::vector<std::pair<NodeId, Time>> holders;
   std::vector<NodeId> needed;  // NPUs that need it and do not hold it
   std::vector<Delivery> tree;
-  Time end = 0;
+};
+
+// A hop that a tree may take next.
+struct Offer {
+  Time arrival;
+  std::uint64_t tie;
+  Time start;
+  RouteId hop;
+  bool operator>(const Offer& other) const {
+    return arrival != other.arrival ? arrival > other.arrival : tie > other.tie;
+  }
 };
 
 struct Fixed {
@@ -90,40 +100,34 @@ class Refinement {
     if (spreads_.empty()) return;
     std::vector<std::size_t> chosen;
     std::vector<std::vector<Delivery>> before;
-    while (looked_at_ < options_.hops && time() > std::max(options_.goal, fixed_end_)) {
+    while (looked_at_ < options_.hops) {
+      const Time end = *std::max_element(end_.begin(), end_.end());
+      if (end <= std::max(options_.goal, fixed_end_)) break;
       if (progress) progress(static_cast<double>(looked_at_) / static_cast<double>(options_.hops));
-      choose(chosen);
-      before.clear();
+      choose(end, chosen);
+      before.resize(std::max(before.size(), chosen.size()));
       Time last = 0, sum = 0;
-      for (const auto i : chosen) {
-        auto& spread = spreads_[i];
-        last = std::max(last, spread.end);
-        sum += spread.end;
-        occupy(spread, false);
-        before.push_back(std::move(spread.tree));
-        spread.tree.clear();
+      for (std::size_t k = 0; k < chosen.size(); ++k) {
+        last = std::max(last, end_[chosen[k]]);
+        sum += end_[chosen[k]];
+        occupy(chosen[k], false);
+        before[k].clear();
+        std::swap(before[k], spreads_[chosen[k]].tree);
       }
       Time new_last = 0, new_sum = 0;
       bool grown = true;
       for (const auto i : chosen) {
-        grown = grown && grow(spreads_[i]);
-        new_last = std::max(new_last, spreads_[i].end);
-        new_sum += spreads_[i].end;
+        grown = grown && grow(i);
+        new_last = std::max(new_last, end_[i]);
+        new_sum += end_[i];
       }
       if (grown && std::pair(new_last, new_sum) <= std::pair(last, sum)) continue;
-      for (const auto i : chosen) occupy(spreads_[i], false);
+      for (const auto i : chosen) occupy(i, false);
       for (std::size_t k = 0; k < chosen.size(); ++k) {
-        auto& spread = spreads_[chosen[k]];
-        spread.tree = std::move(before[k]);
-        occupy(spread, true);
+        std::swap(spreads_[chosen[k]].tree, before[k]);
+        occupy(chosen[k], true);
       }
     }
-  }
-
-  Time time() const {
-    Time last = fixed_end_;
-    for (const auto& spread : spreads_) last = std::max(last, spread.end);
-    return last;
   }
 
   Schedule result(std::string provenance, const Progress& progress) const {
@@ -184,7 +188,7 @@ class Refinement {
         if (final_value[at(i)]) {
           if (spread_of[chunk] == collective.chunks()) {
             spread_of[chunk] = spreads_.size();
-            spreads_.push_back({chunk, size, {}, {}, {}, 0});
+            spreads_.push_back({chunk, size, {}, {}, {}});
           }
           auto& spread = spreads_[spread_of[chunk]];
           spread.tree.push_back({route, start, arrival});
@@ -197,7 +201,9 @@ class Refinement {
         take(route, size, start, true);
       }
     }
-    for (auto& spread : spreads_) {
+    end_.assign(spreads_.size(), 0);
+    for (std::size_t i = 0; i < spreads_.size(); ++i) {
+      auto& spread = spreads_[i];
       std::map<NodeId, bool> holds;
       if (collective.reduces(spread.chunk)) {
         for (const auto& one : spread.tree) holds[source(one.hop)] = true;
@@ -214,18 +220,15 @@ class Refinement {
       for (const NodeId npu : collective.outputs(spread.chunk)) {
         if (!holds.contains(npu)) spread.needed.push_back(npu);
       }
-      occupy(spread, true);
+      occupy(i, true);
     }
   }
 
-  // One of the latest chunks, and others: half of them late ones, too.
-  void choose(std::vector<std::size_t>& chosen) {
-    const Time last = std::max_element(spreads_.begin(), spreads_.end(), [](auto& a, auto& b) {
-                        return a.end < b.end;
-                      })->end;
+  // One of the latest chunks, which end at `last`, and others: half of them late ones, too.
+  void choose(Time last, std::vector<std::size_t>& chosen) {
     late_.clear();
-    for (std::size_t i = 0; i < spreads_.size(); ++i) {
-      if (spreads_[i].end == last) late_.push_back(i);
+    for (std::size_t i = 0; i < end_.size(); ++i) {
+      if (end_[i] == last) late_.push_back(i);
     }
     chosen.assign(1, late_[random_() % late_.size()]);
     const auto wanted = random_() % std::min(kMostAtOnce, spreads_.size());
@@ -249,11 +252,11 @@ class Refinement {
   }
 
   // Takes the times of a chunk's tree, or gives them back; sets when the chunk has arrived.
-  void occupy(Spread& spread, bool taken) {
-    spread.end = 0;
-    for (const auto& one : spread.tree) {
-      take(one.hop, spread.size, one.start, taken);
-      spread.end = std::max(spread.end, one.arrival);
+  void occupy(std::size_t i, bool taken) {
+    end_[i] = 0;
+    for (const auto& one : spreads_[i].tree) {
+      take(one.hop, spreads_[i].size, one.start, taken);
+      end_[i] = std::max(end_[i], one.arrival);
     }
   }
 
@@ -273,22 +276,15 @@ class Refinement {
   }
 
   // Gives a chunk a new tree, adding the hop that arrives first each time; false if some NPU was not reached.
-  bool grow(Spread& spread) {
-    struct Offer {
-      Time arrival;
-      std::uint64_t tie;
-      Time start;
-      RouteId hop;
-      bool operator>(const Offer& other) const {
-        return std::pair(arrival, tie) > std::pair(other.arrival, other.tie);
-      }
-    };
-    std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
+  bool grow(std::size_t i) {
+    auto& spread = spreads_[i];
+    offers_.clear();
     const auto& flight = windows_[spread.size].flight;
     touched_.clear();
     const auto offer = [&](RouteId hop) {
       const Time start = earliest(hop, spread.size, reached_[at(source(hop))]);
-      offers.push({start + flight[at(hop)], random_(), start, hop});
+      offers_.push_back({start + flight[at(hop)], random_(), start, hop});
+      std::push_heap(offers_.begin(), offers_.end(), std::greater<>());
     };
     const auto reach = [&](NodeId npu, Time time) {
       reached_[at(npu)] = time;
@@ -301,9 +297,10 @@ class Refinement {
     for (const NodeId npu : spread.needed) useful_[at(npu)] = 1;
     for (const auto& [npu, time] : spread.holders) reached_[at(npu)] = time;
     for (const auto& [npu, time] : spread.holders) reach(npu, time);
-    while (missing > 0 && !offers.empty()) {
-      const Offer best = offers.top();
-      offers.pop();
+    while (missing > 0 && !offers_.empty()) {
+      std::pop_heap(offers_.begin(), offers_.end(), std::greater<>());
+      const Offer best = offers_.back();
+      offers_.pop_back();
       const NodeId npu = destination(best.hop);
       if (reached_[at(npu)] != kNever) continue;
       if (lines_full(best.hop, spread.size, best.start)) {
@@ -315,7 +312,7 @@ class Refinement {
       missing -= useful_[at(npu)];
       reach(npu, best.arrival);
     }
-    prune(spread);
+    prune(i);
     for (const NodeId npu : touched_) reached_[at(npu)] = kNever;
     for (const NodeId npu : spread.needed) useful_[at(npu)] = 0;
     return missing == 0;
@@ -326,23 +323,24 @@ class Refinement {
   }
 
   // Removes relays that forward nothing. Keeps the marks in `useful_` only for NPUs that need the chunk.
-  void prune(Spread& spread) {
-    std::vector<NodeId> relays;
-    std::vector<Delivery> kept;
-    spread.end = 0;
+  void prune(std::size_t i) {
+    auto& spread = spreads_[i];
+    relays_.clear();
+    kept_.clear();
+    end_[i] = 0;
     for (auto one = spread.tree.rbegin(); one != spread.tree.rend(); ++one) {
       if (!useful_[at(destination(one->hop))]) {
         take(one->hop, spread.size, one->start, false);
         continue;
       }
       auto& from = useful_[at(source(one->hop))];
-      if (!from) relays.push_back(source(one->hop));
+      if (!from) relays_.push_back(source(one->hop));
       from = 1;
-      kept.push_back(*one);
-      spread.end = std::max(spread.end, one->arrival);
+      kept_.push_back(*one);
+      end_[i] = std::max(end_[i], one->arrival);
     }
-    for (const NodeId npu : relays) useful_[at(npu)] = 0;
-    spread.tree = std::move(kept);
+    for (const NodeId npu : relays_) useful_[at(npu)] = 0;
+    std::swap(spread.tree, kept_);
   }
 
   struct Windows {
@@ -360,14 +358,17 @@ class Refinement {
   std::vector<Timeline> lines_;
   std::vector<std::vector<RouteId>> out_;  // hops that leave a node
   std::vector<Spread> spreads_;
+  std::vector<Time> end_;  // when each of them has arrived everywhere
   std::vector<Fixed> fixed_;
   Time fixed_end_ = 0;
   std::int64_t looked_at_ = 0;
   // Scratch of one move.
   std::vector<Time> reached_;
   std::vector<std::uint8_t> useful_;
-  std::vector<NodeId> touched_;
+  std::vector<NodeId> touched_, relays_;
   std::vector<std::size_t> late_;
+  std::vector<Offer> offers_;  // a heap
+  std::vector<Delivery> kept_;
 };
 
 }  // namespace

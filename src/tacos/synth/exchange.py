@@ -403,7 +403,7 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     members = len(part.group)
     moved = estimates.transfers(topology, collective)
     if again or members > _MOST_ORDERED:
-        return 2 * _KEPT * moved + (0.0 if again else _PLANNING_US / 4 * members**2)
+        return _KEPT * moved + (0.0 if again else _PLANNING_US / 4 * members**2)
     return 2 * _TIMED * moved + _PLANNING_US * members**2
 
 
