@@ -99,9 +99,12 @@ def test_results_refer_to_what_was_shared_and_not_to_a_copy():
     assert all(topology is RING for topology, _ in found)
 
 
-def test_a_task_of_a_large_network_takes_few_bytes():
-    topology = tacos.topology.torus(100, 100)
-    assert len(pickle.dumps(topology)) <= 1_000_000
+@pytest.mark.parametrize("spec", ["torus:100x100", "torus:22x22x21", "fat-tree:10x50x20"])
+def test_a_task_of_a_large_network_takes_few_bytes(spec):
+    topology = tacos.topology.parse(spec)
+    packed = pickle.dumps(topology)
+    assert len(packed) <= 1_000_000
+    assert pickle.loads(packed) == topology
     with ThreadPoolExecutor(1) as pool:
         work = workers.Dispatch(pool, npus_of, [(topology, 1)], shared=[topology])
     assert len(work._packed) <= 200_000

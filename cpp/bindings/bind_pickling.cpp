@@ -1,8 +1,11 @@
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
+#include <vector>
 
+#include "columns.hpp"
 #include "model/collective.hpp"
 #include "model/program.hpp"
 #include "model/routes.hpp"
@@ -57,12 +60,42 @@ std::span<const char* const> names_of(nb::handle item) {
   throw nb::type_error("only what the core owns is taken apart");
 }
 
+// Links mostly have few distinct latencies and bandwidths: such a column is stored as its distinct values and a byte per link.
+constexpr std::size_t kMostValues = 32;  // in a search of which a link costs little (chosen)
+constexpr std::array kFewValues{"link_latency_ps", "link_bandwidth_Bps"};
+
+nb::object with_few_values(std::span<const std::int64_t> column, nb::object whole) {
+  std::vector<std::int64_t> values;
+  std::vector<std::uint8_t> which;
+  for (const auto value : column) {
+    const auto found = std::find(values.begin(), values.end(), value);
+    if (found == values.end() && values.size() == kMostValues) return whole;
+    which.push_back(static_cast<std::uint8_t>(found - values.begin()));
+    if (found == values.end()) values.push_back(value);
+  }
+  return nb::make_tuple(nb::cast(give(std::move(values))), nb::cast(give(std::move(which))));
+}
+
+// The columns of distinct values in full.
+bool restore_columns(PyObject* kept) {
+  for (const char* name : kFewValues) {
+    PyObject* pair = PyDict_GetItemString(kept, name);
+    if (pair == nullptr || !PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) continue;
+    const auto column =
+        nb::steal(PyObject_GetItem(PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)));
+    if (!column.is_valid() || PyDict_SetItemString(kept, name, column.ptr()) != 0) return false;
+  }
+  return true;
+}
+
 // A plain C function: pickle stores it by its name, unlike functions of nanobind.
 PyObject* restore(PyObject*, PyObject* args) {
   PyObject *kind = nullptr, *kept = nullptr;
   if (PyArg_ParseTuple(args, "OO!", &kind, &PyDict_Type, &kept) == 0) return nullptr;
   const auto none = nb::steal(PyTuple_New(0));
-  return PyObject_Call(kind, none.ptr(), kept);
+  const auto all = nb::steal(PyDict_Copy(kept));
+  if (!all.is_valid() || !restore_columns(all.ptr())) return nullptr;
+  return PyObject_Call(kind, none.ptr(), all.ptr());
 }
 PyMethodDef restore_definition{
     "_restore", &restore, METH_VARARGS,
@@ -84,7 +117,15 @@ nb::dict fields(nb::handle item) {
 }
 
 nb::tuple reduced(nb::handle item) {
-  return nb::make_tuple(nb::handle(restore_function), nb::make_tuple(item.type(), fields(item)));
+  auto kept = fields(item);
+  if (nb::isinstance<Topology>(item)) {
+    const auto& spec = nb::cast<const Topology&>(item).spec();
+    for (const char* name : kFewValues) {
+      const auto& column = name == kFewValues[0] ? spec.link_latency_ps : spec.link_bandwidth_Bps;
+      kept[name] = with_few_values(column.span(), kept[name]);
+    }
+  }
+  return nb::make_tuple(nb::handle(restore_function), nb::make_tuple(item.type(), kept));
 }
 
 void bind_pickling(nb::module_& m) {
