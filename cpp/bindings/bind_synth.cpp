@@ -10,6 +10,7 @@
 #include "synth/hubs.hpp"
 #include "synth/multitree.hpp"
 #include "synth/refine.hpp"
+#include "synth/steiner/steiner.hpp"
 #include "synth/tree_layout.hpp"
 
 namespace tacos::bindings {
@@ -31,6 +32,18 @@ void bind_synth(nb::module_& m) {
       "topology"_a, "collective"_a, nb::kw_only(), "seed"_a = 0, "threads"_a = 0, "steps"_a = true,
       "backwards"_a = false, "provenance"_a = "{}", "progress"_a = nb::none(),
       "A schedule of a collective without sums; see tacos.synth.greedy.");
+
+  m.def(
+      "steiner_schedule",
+      [](std::shared_ptr<Topology> topology, std::shared_ptr<Collective> collective,
+         const std::string& provenance, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(
+            steiner_schedule(std::move(topology), std::move(collective), provenance, report));
+      },
+      "topology"_a, "collective"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
+      "A schedule over trees through any NPUs; see tacos.synth.steiner.");
 
   m.def(
       "balanced",

@@ -812,6 +812,9 @@ def assignment_bound(hop: Annotated[NDArray[numpy.int64], dict(shape=(None,), or
 def greedy(topology: Topology, collective: Collective, *, seed: int = 0, threads: int = 0, steps: bool = True, backwards: bool = False, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """A schedule of a collective without sums; see tacos.synth.greedy."""
 
+def steiner_schedule(topology: Topology, collective: Collective, provenance: str = '{}', progress: object | None = None) -> Schedule:
+    """A schedule over trees through any NPUs; see tacos.synth.steiner."""
+
 def balanced(collective: Collective, routes: Routes, *, hop: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], box: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], least_s: float, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     A schedule of messages between pairs, through relays in their boxes; see tacos.synth.balanced.

@@ -146,6 +146,8 @@ exchange all_reduce-small dgx1
 exchange all_reduce-small torus-4x4
 hubs all_reduce-small mesh-3x3
 hubs all_gather-small dgx1
+steiner all_reduce-group mesh-3x3
+steiner broadcast-group torus-damaged
 milp all_gather-one dgx1
 milp broadcast-group ring-4
 milp all_reduce-one switch-uneven

@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos.errors import nearest
-from tacos.synth import balanced, baselines, exchange, forest, greedy, hubs, milp, symmetric
+from tacos.synth import (
+    balanced,
+    baselines,
+    exchange,
+    forest,
+    greedy,
+    hubs,
+    milp,
+    steiner,
+    symmetric,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -27,6 +37,7 @@ ENGINES: dict[str, Engine] = {
         balanced.ENGINE,
         forest.ENGINE,
         greedy.ENGINE,
+        steiner.ENGINE,
         exchange.ENGINE,
         hubs.ENGINE,
         milp.ENGINE,

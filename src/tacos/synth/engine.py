@@ -90,6 +90,7 @@ class Engine:
             if it is unknown.
         patience: The chunk search ends after this many consecutive counts that hardly helped.
         patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
+        search_transfers: Largest schedule that the chunk search makes, in stored transfers; 0 means the search's own limit.
         enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and runs no other engine,
             unless the effort is high. This is for problems that change so often that a quick answer is worth more than
             a better one.
@@ -118,6 +119,7 @@ class Engine:
     limit_s: Callable[[Topology, Collective, dict[str, Any]], float] = _no_limit
     patience: int = 2
     patience_if_large: int = 0
+    search_transfers: int = 0
     enough: float = 0.0
     random_starts: bool = False
     exact: Exact | None = None

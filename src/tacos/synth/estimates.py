@@ -6,19 +6,24 @@ work gives the same result on any machine.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacos.collective import kind_of
+from tacos.errors import TacosError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, CollectivePart, Topology
 
-__all__ = ["between_pairs", "hops", "per_transfer", "transfers"]
+__all__ = ["between_pairs", "check_memory", "hops", "per_transfer", "transfers"]
+
+_SHARE_OF_MEMORY = 0.9
+"""Share of the machine's memory that an engine may need (chosen)."""
 
 
 def per_transfer(
@@ -88,3 +93,24 @@ def _moved(topology: Topology, part: CollectivePart, *, around: bool) -> float:
         return c * float(len(part.outputs) + len(part.inputs))
     pairs = (n * n if kind.per_pair else n) if kind.even else float(np.count_nonzero(part.bytes))
     return pairs * c * max(n / 2 if around else hops(topology), 1.0)
+
+
+def check_memory(engine: str, moved: float, needed: float) -> None:
+    """Refuse a problem whose transfers cannot fit into memory, instead of swapping for minutes.
+
+    Args:
+        engine: The engine's name.
+        moved: The number of transfers.
+        needed: The bytes that the engine needs.
+
+    Raises:
+        TacosError: The machine has less memory.
+
+    >>> check_memory("greedy", 1e6, 1e8)
+    """
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > _SHARE_OF_MEMORY * present:
+        raise TacosError(
+            f"the {engine} engine needs about {needed / 2**30:.0f} GiB for {moved:.1e} transfers, "
+            f"but this machine has {present / 2**30:.0f} GiB"
+        )

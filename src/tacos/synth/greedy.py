@@ -7,7 +7,6 @@ builds reductions from them.
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from tacos._core import greedy as _greedy
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
 
 __all__ = ["ENGINE", "greedy"]
-
-_SHARE_OF_MEMORY = 0.9
 
 
 def greedy(
@@ -105,12 +102,7 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
     paths = topology.npus**2 if topology.switches and to_all else 0
     bits = topology.npus * float(collective.chunks)
     needed = moved * each + paths * 350.0 + bits / 4
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > _SHARE_OF_MEMORY * present:
-        raise TacosError(
-            f"the greedy engine needs about {needed / 2**30:.0f} GiB for {moved:.1e} transfers, "
-            f"but this machine has {present / 2**30:.0f} GiB"
-        )
+    estimates.check_memory("greedy", moved, needed)
 
 
 def _work(topology: Topology, collective: Collective, _again: bool) -> float:
@@ -124,6 +116,7 @@ ENGINE = Engine(
     name="greedy",
     solve=greedy,
     work=_work,
+    halves=True,
     patience_if_large=5,  # finer chunks may help matching
     random_starts=True,
 )
