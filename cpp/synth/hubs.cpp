@@ -11,8 +11,8 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
-#include "synth/neighbours.hpp"
-#include "synth/timeline.hpp"
+#include "synth/relays.hpp"
+#include "synth/timed_hops.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
 
@@ -35,6 +35,7 @@ struct Sent {
 
 struct Laid {
   std::vector<Sent> sent;
+  Time collected = 0;  // when the last sum has arrived at a hub
   Time end = kNever;
 };
 
@@ -45,30 +46,13 @@ class Laying {
          const HubOptions& options, const Progress& progress)
       : collective_(collective),
         sums_(collective->parts()[0].kind == CollectiveKind::all_reduce),
-        hops_(std::make_shared<Routes>(
-            neighbour_routes(topology, std::max<std::int64_t>(largest(*collective), 1), progress))),
         choices_(choices),
         options_(options),
         random_(options.seed),
-        lines_(at(topology->links())),
-        in_(at(topology->nodes())),
-        out_(at(topology->nodes())),
-        straight_in_(at(topology->nodes())),
-        straight_out_(at(topology->nodes())),
         time_of_(at(topology->nodes()), kNever),
-        members_(collective->parts()[0].group.begin(), collective->parts()[0].group.end()) {
-    std::vector<std::uint8_t> takes_part(at(topology->nodes()));
-    for (const NodeId npu : members_) takes_part[at(npu)] = 1;
-    for (RouteId hop = 0; hop < hops_->count(); ++hop) {
-      if (hops_->legs(hop) != 1 || !takes_part[at(source(hop))] || !takes_part[at(target(hop))])
-        continue;
-      out_[at(source(hop))].push_back(hop);
-      in_[at(target(hop))].push_back(hop);
-      if (hops_->links(hop).size() > 1) continue;
-      straight_out_[at(source(hop))].push_back(hop);
-      straight_in_[at(target(hop))].push_back(hop);
-    }
-  }
+        members_(collective->parts()[0].group.begin(), collective->parts()[0].group.end()),
+        hops_(topology, members_, std::max<std::int64_t>(largest(*collective), 1), progress),
+        relays_(hops_, topology->nodes()) {}
 
   void run(const Progress& progress) {
     for (ChunkId chunk = 0; chunk < collective_->chunks(); ++chunk) {
@@ -77,14 +61,16 @@ class Laying {
       chunks_.push_back(chunk);
       laid_.emplace_back();
     }
-    looked_at_ = 0;
+    hops_.looked_at = 0;
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (progress) progress(0.0);
       lay_best(i, kTried, kNever);
       if (laid_[i].end == kNever)
         throw InfeasibleError("the members cannot reach the hubs from neighbour to neighbour");
+      if (options_.most > 0 && laid_[i].end > options_.most)
+        throw InfeasibleError("these hubs take longer than allowed");
     }
-    looked_at_ = 0;
+    hops_.looked_at = 0;
     improve(progress);
   }
 
@@ -104,14 +90,14 @@ class Laying {
     const std::vector<std::uint8_t> reads(route.size(), static_cast<std::uint8_t>(Reads::acc));
     const auto step = dense_rank(start);
     const Order order{route, chunk, step, op, reads};
-    auto found = at_starts(collective_, hops_, order, start, provenance);
+    auto found = at_starts(collective_, hops_.routes(), order, start, provenance);
     if (found) return std::move(*found);
     // What a hub has summed when it sends depends on the starts, which retiming would not keep.
     if (std::find(op.begin(), op.end(), static_cast<std::uint8_t>(Op::reduce)) != op.end()) {
       throw InfeasibleError(
           "the schedule takes too long for its times to be kept to the picosecond");
     }
-    return retime(collective_, hops_, order, std::move(provenance), progress);
+    return retime(collective_, hops_.routes(), order, std::move(provenance), progress);
   }
 
  private:
@@ -122,65 +108,13 @@ class Laying {
     return bytes;
   }
 
-  NodeId source(RouteId hop) const { return hops_->sources(hop)[0]; }
-  NodeId target(RouteId hop) const { return hops_->destinations(hop)[0]; }
-
-  // --- times on links ---
-
-  struct Windows {
-    std::vector<Routes::Window> windows;
-    std::vector<std::size_t> begin;  // of each hop
-    std::vector<Time> flight;        // from start to arrival
-  };
-
-  const Windows& windows_of(std::int64_t bytes) {
-    const auto [found, fresh] = windows_.try_emplace(bytes);
-    auto& [windows, begin, flight] = found->second;
-    if (fresh) {
-      begin.push_back(0);
-      for (RouteId hop = 0; hop < hops_->count(); ++hop) {
-        if (hops_->legs(hop) == 1) hops_->windows(hop, 0, bytes, windows);
-        begin.push_back(windows.size());
-        flight.push_back(hops_->legs(hop) == 1 ? hops_->leg_time(hop, 0, bytes) : kNever);
-      }
-    }
-    return found->second;
-  }
-
-  void take(RouteId hop, Time start, bool taken) {
-    for (auto w = size_->begin[at(hop)]; w < size_->begin[at(hop) + 1]; ++w) {
-      const auto& window = size_->windows[w];
-      const Time begin = start + window.offset, end = begin + window.busy;
-      if (begin == end) continue;
-      auto& line = lines_[at(window.link)];
-      taken ? line.take(begin, end) : line.give_back(begin, end);
-    }
-  }
-
-  // The first start from `moment` on at which all links of a hop are free when it reaches them; backwards, the last such
-  // start up to `moment`.
-  Time free_start(RouteId hop, Time moment, bool backwards) {
-    ++looked_at_;
-    const auto first = size_->begin[at(hop)], end = size_->begin[at(hop) + 1];
-    for (auto w = first, settled = first; settled < end;) {
-      const auto& window = size_->windows[w];
-      const Time wanted = moment + window.offset;
-      const auto& line = lines_[at(window.link)];
-      const Time possible =
-          backwards ? line.last_free(wanted, window.busy) : line.next_free(wanted, window.busy);
-      settled = possible != wanted ? first + 1 : settled + 1;
-      moment += possible - wanted;
-      w = w + 1 == end ? first : w + 1;
-    }
-    return moment;
-  }
+  // --- one chunk ---
 
   void send(RouteId hop, Time start, Op op, Laid& laid) {
-    take(hop, start, true);
-    laid.sent.push_back({hop, start, start + size_->flight[at(hop)], op});
+    hops_.take(hop, start);
+    laid.sent.push_back({hop, start, start + hops_.flight(hop), op});
+    relays_.read(hops_.source(hop), start);
   }
-
-  // --- one chunk ---
 
   struct Offer {
     Time key;  // the least comes first
@@ -193,38 +127,38 @@ class Laying {
   };
   using Offers = std::priority_queue<Offer, std::vector<Offer>, std::greater<>>;
 
-  // Joins all members to `hubs`, whose times are in time_of_. Next joins the member that a hop reaches first or, backwards
+  // Joins all members to `roots`, whose times are in time_of_. Next joins the member that a hop reaches first or, backwards
   // in time, the member that can leave last. Returns the time of the last one, negative if it would have to leave before
   // 0, or kNever if some member cannot join.
-  Time join(const Hubs& hubs, bool backwards, Laid& laid) {
-    const auto& hops_at =
-        backwards ? (hubs.straight ? straight_in_ : in_) : (hubs.straight ? straight_out_ : out_);
+  Time join(std::span<const NodeId> roots, bool straight, bool backwards, Laid& laid) {
     Offers offers;
     const auto offer = [&](RouteId hop) {
-      const Time flight = size_->flight[at(hop)];
+      const Time flight = hops_.flight(hop);
       if (backwards) {
-        const Time start = free_start(hop, time_of_[at(target(hop))] - flight, true);
+        const Time start = hops_.free_start(hop, time_of_[at(hops_.target(hop))] - flight, true);
         offers.push({-start, random_(), start, hop});
       } else {
-        const Time start = free_start(hop, time_of_[at(source(hop))], false);
+        const Time start = relays_.free_arrival(hop, time_of_[at(hops_.source(hop))]);
         offers.push({start + flight, random_(), start, hop});
       }
     };
-    const auto joining = [&](RouteId hop) { return backwards ? source(hop) : target(hop); };
+    const auto joining = [&](RouteId hop) {
+      return backwards ? hops_.source(hop) : hops_.target(hop);
+    };
     const auto reach = [&](NodeId npu) {
-      for (const RouteId hop : hops_at[at(npu)]) {
+      for (const RouteId hop : backwards ? hops_.in(npu, straight) : hops_.out(npu, straight)) {
         if (time_of_[at(joining(hop))] == kNever) offer(hop);
       }
     };
-    auto missing = members_.size() - hubs.npus.size();
+    auto missing = members_.size() - roots.size();
     Time last = 0;
-    for (const NodeId npu : hubs.npus) reach(npu);
+    for (const NodeId npu : roots) reach(npu);
     while (missing > 0 && !offers.empty()) {
       const Offer best = offers.top();
       offers.pop();
       const NodeId npu = joining(best.hop);
       if (time_of_[at(npu)] != kNever) continue;
-      if (free_start(best.hop, best.start, backwards) != best.start) {  // taken since
+      if (hops_.free_start(best.hop, best.start, backwards) != best.start) {  // taken since
         offer(best.hop);
         continue;
       }
@@ -243,7 +177,7 @@ class Laying {
   }
 
   void undo(Laid& laid) {
-    for (const auto& one : laid.sent) take(one.hop, one.start, false);
+    for (const auto& one : laid.sent) hops_.give_back(one.hop, one.start);
     laid.sent.clear();
     laid.end = kNever;
   }
@@ -251,9 +185,9 @@ class Laying {
   std::optional<RouteId> hop_between(NodeId from, NodeId to, Time moment) {
     std::optional<RouteId> best;
     Time first = kNever;
-    for (const RouteId hop : out_[at(from)]) {
-      if (target(hop) != to) continue;
-      const Time arrival = free_start(hop, moment, false) + size_->flight[at(hop)];
+    for (const RouteId hop : hops_.out(from, false)) {
+      if (hops_.target(hop) != to) continue;
+      const Time arrival = hops_.free_start(hop, moment, false) + hops_.flight(hop);
       if (arrival < first) first = arrival, best = hop;
     }
     return best;
@@ -262,7 +196,7 @@ class Laying {
   // Sends over the hop that arrives first from `moment` on; false if there is none.
   bool send_between(NodeId from, NodeId to, Time moment, Op op, Laid& laid) {
     const auto hop = hop_between(from, to, moment);
-    if (hop) send(*hop, free_start(*hop, moment, false), op, laid);
+    if (hop) send(*hop, hops_.free_start(*hop, moment, false), op, laid);
     return hop.has_value();
   }
 
@@ -282,9 +216,85 @@ class Laying {
     return true;
   }
 
+  // Every hub sends its sum to all receivers, from `begin` on. A receiver that is not a hub has sent its sum to one, so the
+  // first message overwrites it. Sets time_of_ to when each receiver has the full sum. Returns false if a sum would arrive
+  // before its receiver has sent its own.
+  bool meet_at_receivers(const Hubs& hubs, Time begin, Laid& laid) {
+    const auto& ends = hubs.receivers;
+    if (hubs.npus.size() == 1 && std::find(ends.begin(), ends.end(), hubs.npus[0]) == ends.end())
+      return false;  // the only hub would get back what it has sent
+    relays_.meet(hubs.npus, hubs.receivers);
+    struct Message {
+      Time flight;
+      NodeId from, to;
+    };
+    std::vector<Message> messages;
+    const auto count = hubs.receivers.size();
+    for (std::size_t ahead = 0; ahead < count; ++ahead) {
+      for (std::size_t i = 0; i < hubs.npus.size(); ++i) {
+        const NodeId from = hubs.npus[i], to = hubs.receivers[(i + ahead) % count];
+        if (from != to) messages.push_back({relays_.nearness(from, to), from, to});
+      }
+    }
+    // Fast messages go last, and arrive after their receiver has sent all of its own.
+    std::stable_sort(messages.begin(), messages.end(),
+                     [](const auto& a, const auto& b) { return a.flight > b.flight; });
+    struct Came {
+      Time last = 0, first = kNever;
+      std::size_t place = 0;  // of the first one's last hop
+    };
+    std::map<NodeId, Came> came;
+    std::vector<std::pair<RouteId, Time>> way;
+    // The hubs' fast messages, which are laid last, leave within the time in which one link would send all of them.
+    const Time slow = messages.empty() ? 0 : messages.front().flight;
+    std::map<NodeId, Time> fast;
+    for (const auto& [flight, from, to] : messages) {
+      if (flight < slow) fast[from] += hops_.longest();
+    }
+    bool fast_ones = false;
+    for (const auto& [flight, from, to] : messages) {
+      if (flight < slow && !fast_ones) {
+        fast_ones = true;
+        for (const auto& [npu, time] : fast) relays_.read(npu, begin + time);
+      }
+      auto& [last, first, place] = came[to];
+      if (!relays_.find_way(from, to, begin, way)) return false;
+      if (way.back().second + hops_.flight(way.back().first) == first) {
+        // Two first messages would leave open which of them overwrites.
+        relays_.read(to, first);
+        relays_.find_way(from, to, begin, way);
+      }
+      for (const auto& [hop, start] : way) {
+        send(hop, start, hops_.target(hop) == to ? Op::reduce : Op::copy, laid);
+        if (hops_.target(hop) != to)
+          relays_.pass_on(hops_.target(hop), from, laid.sent.back().arrival);
+      }
+      const Time arrival = laid.sent.back().arrival;
+      last = std::max(last, arrival);
+      if (arrival < first) first = arrival, place = laid.sent.size() - 1;
+    }
+    forget();
+    for (const NodeId npu : hubs.receivers) {
+      const auto found = came.find(npu);
+      if (found == came.end()) {
+        time_of_[at(npu)] = begin;  // no other hub sends to it
+        continue;
+      }
+      const auto& [last, first, place] = found->second;
+      if (relays_.is_hub(npu)) {
+        if (relays_.last_read(npu) >= first) return false;
+      } else {
+        laid.sent[place].op = Op::copy;
+      }
+      time_of_[at(npu)] = std::max(last, begin);
+    }
+    return true;
+  }
+
   // All stages of the hubs' exchange from `begin` on. Sets time_of_ to when each hub has the full sum. Returns false if a
   // sum would arrive before its receiver has sent its own.
   bool meet(const Hubs& hubs, Time begin, Laid& laid) {
+    if (!hubs.receivers.empty()) return meet_at_receivers(hubs, begin, laid);
     if (hubs.digits.empty()) return meet_at_first(hubs, begin, laid);
     const auto count = hubs.npus.size();
     std::vector<Time> ready(count, begin), left(count), came(count), first_came(count);
@@ -309,7 +319,7 @@ class Laying {
             together = std::max(together, ready[zero + k * stride]);
           const auto hop = hop_between(hubs.npus[i], hubs.npus[j], together);
           if (!hop) return false;
-          messages.push_back({size_->flight[at(*hop)], i, j, together});
+          messages.push_back({hops_.flight(*hop), i, j, together});
         }
       }
       // Fast messages go last, and arrive after their receiver has sent all of its own.
@@ -336,10 +346,7 @@ class Laying {
 
   // Lays a chunk with one set of hubs; its end is kNever if that fails, or if it cannot end before `limit`.
   Laid lay(ChunkId chunk, std::size_t choice, Time limit) {
-    size_ = &windows_of(collective_->bytes(chunk));
-    shortest_ = kNever;
-    for (const auto& window : size_->windows)
-      shortest_ = std::min(shortest_, std::max<Time>(window.busy, 1));
+    hops_.set_size(collective_->bytes(chunk));
     Hubs hubs = choices_[choice];
     if (!sums_) hubs.npus.assign(1, collective_->inputs(chunk)[0]);
     Laid laid;
@@ -348,11 +355,14 @@ class Laying {
     for (int delay = 0; delay < kMostDelays && begin < limit - rest; ++delay) {
       forget();
       for (const NodeId npu : hubs.npus) time_of_[at(npu)] = begin;
-      const Time last = sums_ ? join(hubs, true, laid) : 0;
+      relays_.begin(members_);
+      const Time last = sums_ ? join(hubs.npus, hubs.straight, true, laid) : 0;
       if (last == kNever) break;
       if (last >= 0) {
+        for (const auto& one : laid.sent) laid.collected = std::max(laid.collected, one.arrival);
         if (sums_ && !meet(hubs, begin, laid)) break;
-        if (join(hubs, false, laid) == kNever) break;
+        const auto& ends = hubs.receivers.empty() ? hubs.npus : hubs.receivers;
+        if (join(ends, hubs.straight, false, laid) == kNever) break;
         laid.end = 0;
         for (const auto& one : laid.sent) laid.end = std::max(laid.end, one.arrival);
         forget();
@@ -360,7 +370,7 @@ class Laying {
       }
       undo(laid);
       // Delays grow, since an early gap on one link does not help if other links are busy for long.
-      begin += std::max(-last, shortest_ << std::min(delay / 2, 20));
+      begin += std::max(-last, hops_.shortest() << std::min(delay / 2, 20));
     }
     undo(laid);
     forget();
@@ -381,10 +391,10 @@ class Laying {
     for (std::size_t k = 0; k < std::min(most, order.size()); ++k) {
       if (alone_[order[k]] >= best.end) continue;
       Laid laid = lay(chunks_[i], order[k], std::min(best.end, limit));
-      for (const auto& one : laid.sent) take(one.hop, one.start, false);
+      for (const auto& one : laid.sent) hops_.give_back(one.hop, one.start);
       if (laid.end < best.end) best = std::move(laid);
     }
-    for (const auto& one : best.sent) take(one.hop, one.start, true);
+    for (const auto& one : best.sent) hops_.take(one.hop, one.start);
     laid_[i] = std::move(best);
   }
 
@@ -398,15 +408,8 @@ class Laying {
     for (std::size_t choice = 0; choice < choices_.size(); ++choice) {
       Laid laid = lay(chunk, choice, kNever);
       alone_.push_back(laid.end);
-      for (const auto& one : laid.sent) take(one.hop, one.start, false);
-      const auto& hubs = choices_[choice].npus;
-      const auto is_hub = [&](NodeId npu) {
-        return std::find(hubs.begin(), hubs.end(), npu) != hubs.end();
-      };
-      for (const auto& one : laid.sent) {
-        if (one.op == Op::reduce && is_hub(target(one.hop)) && !is_hub(source(one.hop)))
-          soonest_[choice] = std::max(soonest_[choice], one.arrival);
-      }
+      for (const auto& one : laid.sent) hops_.give_back(one.hop, one.start);
+      soonest_[choice] = laid.collected;
     }
   }
 
@@ -418,8 +421,9 @@ class Laying {
     Time least = kNever;
     std::size_t in_vain = 0;
     const auto patience = kPatience * (laid_.size() + 1);
-    while (looked_at_ < options_.hops && in_vain < patience) {
-      if (progress) progress(static_cast<double>(looked_at_) / static_cast<double>(options_.hops));
+    while (hops_.looked_at < options_.hops && in_vain < patience) {
+      if (progress)
+        progress(static_cast<double>(hops_.looked_at) / static_cast<double>(options_.hops));
       const Time last = choose(chosen);
       if (last <= options_.goal) return;
       in_vain = last < least ? 0 : in_vain + 1;
@@ -428,8 +432,8 @@ class Laying {
       Time sum = 0, new_sum = 0, new_last = 0;
       for (const auto i : chosen) {
         sum += laid_[i].end;
-        size_ = &windows_of(collective_->bytes(chunks_[i]));
-        for (const auto& one : laid_[i].sent) take(one.hop, one.start, false);
+        hops_.set_size(collective_->bytes(chunks_[i]));
+        for (const auto& one : laid_[i].sent) hops_.give_back(one.hop, one.start);
         before.push_back(std::move(laid_[i]));
         laid_[i] = {};
       }
@@ -445,13 +449,13 @@ class Laying {
       }
       if (all && std::pair(new_last, new_sum) <= std::pair(last, sum)) continue;
       for (const auto i : chosen) {
-        size_ = &windows_of(collective_->bytes(chunks_[i]));
-        for (const auto& one : laid_[i].sent) take(one.hop, one.start, false);
+        hops_.set_size(collective_->bytes(chunks_[i]));
+        for (const auto& one : laid_[i].sent) hops_.give_back(one.hop, one.start);
       }
       for (std::size_t k = 0; k < chosen.size(); ++k) {
         laid_[chosen[k]] = std::move(before[k]);
-        size_ = &windows_of(collective_->bytes(chunks_[chosen[k]]));
-        for (const auto& one : laid_[chosen[k]].sent) take(one.hop, one.start, true);
+        hops_.set_size(collective_->bytes(chunks_[chosen[k]]));
+        for (const auto& one : laid_[chosen[k]].sent) hops_.take(one.hop, one.start);
       }
     }
   }
@@ -476,22 +480,16 @@ class Laying {
 
   std::shared_ptr<const Collective> collective_;
   bool sums_;
-  std::shared_ptr<const Routes> hops_;
   std::span<const Hubs> choices_;
   HubOptions options_;
   std::mt19937_64 random_;
-  std::map<std::int64_t, Windows> windows_;  // per distinct size of chunks
-  const Windows* size_ = nullptr;            // of the current chunk
-  Time shortest_ = 1;                        // its shortest time on a link
-  std::vector<Timeline> lines_;
-  std::vector<std::vector<RouteId>> in_, out_;                    // hops of each member
-  std::vector<std::vector<RouteId>> straight_in_, straight_out_;  // those over one link
   std::vector<Time> time_of_;  // when a member leaves or has arrived; kNever if it has not joined
   std::vector<NodeId> members_;
+  TimedHops hops_;
+  Relays relays_;
   std::vector<Time> soonest_, alone_;  // of each set of hubs
   std::vector<ChunkId> chunks_;        // with bytes
   std::vector<Laid> laid_;
-  std::int64_t looked_at_ = 0;
 };
 
 }  // namespace

@@ -6,6 +6,11 @@
 // sends the sum to the others. From the hubs the sum spreads. One hub gives a tree up and down, all members as hubs give
 // recursive doubling; numbers in between take fewer hops than the former, and fewer bytes than the latter.
 //
+// Between boxes, a chunk may have receivers as well: each hub sends its sum to all of them, and the full sum spreads from
+// there. Where no hop joins a hub and a receiver, or only a slow one through a switch, members between them pass the sum
+// on. These have sent their own sums, so the message may overwrite them (relays.hpp). A receiver that
+// is not a hub has sent its own sum to one, so the first message overwrites it and the others are added.
+//
 // Chunks are laid one after the other, each into the gaps that the others leave on the links, so that the next chunk is
 // collected while the last one is exchanged. Collecting is planned backwards in time from the moment at which the hubs
 // begin to exchange: the member that can leave last joins next. That moment is delayed until all members leave at 0 or
@@ -35,6 +40,7 @@ struct Hubs {
   // each stage: the hubs that differ in one digit.
   std::vector<NodeId> npus;
   std::vector<std::int32_t> digits;  // their product is the number of hubs; empty: no stages
+  std::vector<NodeId> receivers;     // if any, all hubs send their sums to all of these instead
   bool straight = false;  // whether members use direct links only, so that only hubs use switches
 };
 
@@ -42,10 +48,12 @@ struct HubOptions {
   std::uint64_t seed = 0;
   std::int64_t hops = 0;  // most hops to examine once all chunks are laid, about 100 ns each
   Time goal = 0;          // lower bound of the time
+  Time most = 0;          // if not 0, give up once a chunk ends later than this
 };
 
 // A schedule of an all-reduce or all-gather with one part. Of `choices`, an all-gather uses only `straight`. Throws
-// InfeasibleError if none of them reaches all members over hops between neighbours.
+// InfeasibleError if none of them reaches all members over hops between neighbours, or if it takes longer than
+// `options.most`.
 Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
                       const std::shared_ptr<const Collective>& collective,
                       std::span<const Hubs> choices, const HubOptions& options,

@@ -835,9 +835,9 @@ def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, pr
     The schedule after local search over what spreads finished values; see tacos.refine.
     """
 
-def meet_at_hubs(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
+def meet_at_hubs(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, most_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    An all-reduce that meets at some of these sets of hubs: NPUs, and the sizes of the groups of their stages; see tacos.synth.hubs.
+    An all-reduce that meets at some of these sets of hubs: NPUs, the sizes of the groups of their stages, and receivers; see tacos.synth.hubs.
     """
 
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:

@@ -94,6 +94,9 @@ class Engine:
         enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and runs no other engine,
             unless the effort is high. This is for problems that change so often that a quick answer is worth more than
             a better one.
+        few_bytes: Whether it is made for collectives of few bytes. ``"auto"`` runs it before others if latency dominates.
+        halves: Whether its all-reduces of many chunks are its reduce-scatter followed by its all-gather, so that a search
+            for the halves finds them with less work.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
         exact: How ``"auto"`` may use it although it must be named otherwise.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
@@ -121,6 +124,8 @@ class Engine:
     patience_if_large: int = 0
     search_transfers: int = 0
     enough: float = 0.0
+    few_bytes: bool = False
+    halves: bool = False
     random_starts: bool = False
     exact: Exact | None = None
     reference: int = 0

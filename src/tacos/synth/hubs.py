@@ -2,7 +2,7 @@
 
 A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
 neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
-cross their narrow ports once. This module chooses sets of hubs. The core (``cpp/synth/hubs.hpp`` has the method) places
+cross their narrow ports once; several hubs and receivers near all members let it cross sooner, but more often. This module chooses sets of hubs. The core (``cpp/synth/hubs.hpp`` has the method) places
 one chunk after another in the gaps that are left, and then places late ones again. All-gathers and reduce-scatters work
 in the same way; the only hub of a block is the member that starts or ends with it.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from tacos.synth.phases import in_phases
 from tacos.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "hubs"]
 
 _MOST_MEMBERS, _MOST_SUMMING = 64, 32
-"""Largest number of members, and of members of an all-reduce: for more, its sets of hubs take too long to try."""
+"""Largest number of members, and of members of an all-reduce without receivers: for more, sets of hubs take too long to try."""
 _MOST_BYTES = 256_000
 """Largest buffer in bytes. Larger ones take long to plan, and their time depends on bandwidth more than on hops."""
 _MOST_NEIGHBOURS = 6
@@ -41,20 +42,40 @@ _MOST_NEIGHBOURS = 6
 _MANY = 32
 """Number of members beyond which only hubs use switches, if the others have links to each other."""
 _MOST_SETS = 48
+"""Most sets of hubs in one list."""
+_LEVELS, _RECEIVERS, _CHEAP = 3, 2, 1.1
+"""Sets with receivers: number of sums of distances, of receivers per set of hubs, and the highest factor on the least cost."""
 _WIDE = 1.25
 """Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
-_KEPT = 2
-_HOPS = 1_000_000
-"""Hops that the core examines to place late chunks again, per list of hubs (0.1 to 0.25 s)."""
+_KEPT, _HOPEFUL, _HOPELESS = 2, 1.06, 1.2
+"""Number of lists with which late chunks are placed again, and factors on the best time: beyond the first a list is not kept,
+beyond the second the core gives it up."""
+_HOPS, _HOPS_ACROSS = 1_000_000, 2_000_000
+"""Hops that the core examines to place late chunks again, per list of hubs (0.1 to 0.25 s), and for sets with receivers."""
 _FAMILIES, _LAID = 6, 6.0
 """Number of lists of hubs that are tried, and how often the core places a chunk for each."""
-_HOP_US = 0.06
-"""Microseconds that a hop counts as work: less than the 0.1 to 0.25 that it takes, or too few chunk counts would be tried."""
-_LAY_US, _PAIR_US = 0.12, 3.0
-"""Microseconds to place one hop of a chunk, and to find the route between two members (measured)."""
+_HOP_US, _KEPT_ACROSS = 0.06, 1.3
+"""Microseconds that a hop counts as work, and the mean number of lists with receivers that are kept. A hop takes 0.1 to 0.25;
+if it counted as more, too few chunk counts would be tried."""
+_LAY_US, _PAIR_US, _ACROSS_US = 0.12, 3.0, 0.6
+"""Microseconds to place one hop of a chunk, to find the route between two members, and per cube of the members for sets
+with receivers (measured)."""
 
-_Set = tuple[list[int], list[int], bool]
-"""Hubs, the sizes of the groups in which they exchange, stage by stage, and whether only they use switches."""
+
+class _Set(NamedTuple):
+    """A set of hubs.
+
+    Attributes:
+        hubs: The NPUs.
+        stages: The sizes of the groups in which they exchange, stage by stage.
+        receivers: If there are any, the NPUs that all hubs send their sums to instead, and that spread the full sum.
+        straight: Whether only hubs and receivers use switches.
+    """
+
+    hubs: list[int]
+    stages: list[int]
+    receivers: list[int]
+    straight: bool
 
 
 def hubs(
@@ -69,9 +90,10 @@ def hubs(
 
     Args:
         topology: Any network; for a group of some of its NPUs, one without links between NPUs.
-        collective: An all-gather or reduce-scatter among at most 64 NPUs, or an all-reduce among at most 32, of at most 256 KB.
+        collective: An all-gather, reduce-scatter or all-reduce of at most 256 KB among at most 64 NPUs; an all-reduce
+            among at most 32, if the network does not have both switches and links between NPUs.
         seed: Varies the order in which chunks are placed again.
-        memory: Sets of hubs found before, for this network, group and size; new ones are added.
+        memory: Sets of hubs found before, for this network, group and size; the best one is kept.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -85,48 +107,75 @@ def hubs(
     (part,) = resolved.parts
     known = {} if memory is None else memory
 
-    def solve(network: Topology, problem: Collective, sets: list[_Set], hops: int) -> Schedule:
+    def solve(
+        network: Topology, problem: Collective, sets: list[_Set], hops: int, most_ps: int = 0
+    ) -> Schedule:
         provenance = {"engine": ENGINE.name, "seed": seed}
-        if sets[0][0]:
-            provenance |= {"hubs": len(sets[0][0]), "stages": sets[0][1]}
+        first = sets[0]
+        if first.hubs:
+            provenance |= {"hubs": len(first.hubs), "stages": first.stages}
+        if first.receivers:
+            provenance["receivers"] = len(first.receivers)
         return meet_at_hubs(
             network,
             problem,
             sets,
             seed=seed,
             hops=hops,
+            most_ps=most_ps,
             provenance=json.dumps(provenance),
             progress=progress,
         )
 
     if not kind_of(part).two_phases:
         # The hub is the member that starts or ends with a block.
-        sets: list[_Set] = [([], [], only) for only in {False, *_modes(topology, 1)}]
+        sets: list[_Set] = [_Set([], [], [], only) for only in {False, *_modes(topology, 1)}]
 
         def spread(network: Topology, problem: Collective) -> Schedule:
             return solve(network, problem, sets, _HOPS)
 
         return in_phases(topology, resolved, spread, progress=progress)
 
-    def tried(sets: list[_Set], hops: int) -> Schedule | None:
+    def tried(sets: list[_Set], hops: int, most_ps: int = 0) -> Schedule | None:
         try:
-            return solve(topology, resolved, sets, hops)
+            return solve(topology, resolved, sets, hops, most_ps)
         except (
             InfeasibleError
-        ):  # these hubs have no hops to each other, or their times cannot be kept
+        ):  # hubs without hops to each other, too slow, or times that cannot be kept
             return None
 
     if "families" not in known:
-        timed = [(tried(sets, 0), sets) for sets in _families(topology, part)]
-        met = [(one.time_ps, i) for i, (one, _) in enumerate(timed) if one is not None]
-        known["families"] = [timed[i][1] for _, i in sorted(met)[:_KEPT]]
-    found = [one for sets in known["families"] if (one := tried(sets, _HOPS)) is not None]
+        known["families"] = _fastest(
+            _families(topology, part), lambda sets, most: tried(sets, 0, most)
+        ) or [[_Set([npu], [], [], False) for npu in part.group.tolist()[:_MOST_SETS]]]
+    hops = _HOPS_ACROSS if _reaches_across(topology) else _HOPS
+    found = [(one, sets) for sets in known["families"] if (one := tried(sets, hops)) is not None]
     if not found:
         raise InfeasibleError(
             "the hubs engine found no schedule: the members do not reach each other over members and switches, "
             "or the network is so slow that times do not fit a schedule to the picosecond; use another engine"
         )
-    return min(found, key=lambda one: one.time_ps)
+    schedule, sets = min(found, key=lambda one: one[0].time_ps)
+    known["families"] = [sets]
+    return schedule
+
+
+def _fastest(
+    families: Iterable[list[_Set]], tried: Callable[[list[_Set], int], Schedule | None]
+) -> list[list[_Set]]:
+    """Return the lists that give the fastest schedules; `tried` may give up beyond a time in picoseconds, if it is not 0."""
+    met: list[tuple[int, int]] = []
+    seen: list[list[_Set]] = []
+    best = 0
+    for sets in families:
+        if sets in seen:
+            continue
+        seen.append(sets)
+        schedule = tried(sets, int(_HOPELESS * best))
+        if schedule is not None:
+            met.append((schedule.time_ps, len(seen) - 1))
+            best = min(met)[0]
+    return [seen[i] for time_ps, i in sorted(met)[:_KEPT] if time_ps <= _HOPEFUL * best]
 
 
 def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
@@ -136,6 +185,8 @@ def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
     far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
     modes = _modes(topology, len(group))
     for units, most in _units(latency):
+        if len(units) > 1:
+            yield from _across(topology, part, units, _ways(np.where(straight, latency, np.inf)))
         inside = latency[np.ix_(units[0], units[0])] <= most
         for choices, stages in _choices(units, inside & inside.T):
             meeting = [_meeting_ps(hop[np.ix_(one, one)], stages) for one in choices]
@@ -146,29 +197,86 @@ def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
                 found += [
                     (
                         float(ways[:, one].min(axis=1).max() + ways[one].min(axis=0).max() + more),
-                        (group[one].tolist(), list(stages), only_hubs),
+                        _Set(group[one].tolist(), list(stages), [], only_hubs),
                     )
                     for one, more in zip(choices, meeting, strict=True)
                 ]
             yield from _near(found)
 
 
+def _across(
+    topology: Topology, part: CollectivePart, units: NDArray[np.int64], far: NDArray[np.float64]
+) -> Iterator[list[_Set]]:
+    """Yield sets whose hubs and receivers are close to all members of their unit.
+
+    The nearer they are, the more of them a unit needs, and the more messages cross between units. Sets whose distances
+    have the same sum take equally long without load, but use the ports at different times, so a list has all of them.
+
+    Args:
+        topology: The network.
+        part: The all-reduce.
+        units: Rows of members.
+        far: Latencies between members over links that join them.
+    """
+    group, between = part.group, len(units)
+    inside = far[np.ix_(units[0], units[0])]
+    port = np.isin(topology.link_src, group[units[0]]) & (topology.link_dst >= topology.npus)
+    if not np.isfinite(inside).all() or not port.any():
+        return
+    crossing_ps = part.size * (between - 1) * 1e12 / topology.link_bandwidth_Bps[port].sum()
+    steps = np.unique(inside)
+    covers = [_covers(inside <= most) for most in steps]
+    # Costs by the sum of distances: if hubs and receivers use all ports of a unit, and if only these sets use ports.
+    levels: dict[float, list[tuple[float, list[_Set]]]] = {}
+    spread: dict[float, list[tuple[float, list[_Set]]]] = {}
+    for i, hubs in enumerate(covers):
+        for j, receivers in enumerate(covers):
+            waits = float(steps[i] + steps[j])
+            sets = []
+            for one in hubs:
+                places = group[units[:, one].ravel()].tolist()
+                near = sorted(receivers, key=lambda other: -len({*one} & {*other}))
+                sets += [
+                    _Set(places, [], group[units[:, other].ravel()].tolist(), True)
+                    for other in near[:_RECEIVERS]
+                ]
+            crossing = len(hubs[0]) * len(receivers[0]) * crossing_ps
+            levels.setdefault(waits, []).append((waits + crossing, sets))
+            used = min(len({*chain(*hubs)}), len({*chain(*receivers)})) / len(inside)
+            spread.setdefault(waits, []).append((waits + crossing / used, sets))
+    order = sorted(spread, key=lambda waits: (min(spread[waits])[0], waits))
+    for waits in order[:_LEVELS]:
+        for costs in (levels[waits], spread[waits]):
+            most = _CHEAP * min(costs)[0]
+            yield _some([one for cost, sets in costs if cost <= most for one in sets])
+
+
+def _some(sets: list[_Set]) -> list[_Set]:
+    """Return at most a few dozen of the sets, evenly chosen."""
+    return sets[:: -(-len(sets) // _MOST_SETS) or 1]
+
+
 def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
     """Return whether to try that only hubs use switches: False without other links, True for many members, or both."""
-    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
-    if not topology.switches or not joined.any():
+    if not _reaches_across(topology):
         return (False,)
     return (True,) if members > _MANY else (False, True)
+
+
+def _reaches_across(topology: Topology) -> bool:
+    """Return whether there are links between NPUs as well as switches, so that some sets have receivers."""
+    joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
+    return bool(topology.switches and joined.any())
 
 
 def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
     """Yield the fastest sets, and wider lists: of all sets, and of those in which only hubs use switches."""
     last: list[_Set] = []
-    for some in (found, [one for one in found if one[1][2]]):
+    for some in (found, [one for one in found if one[1].straight]):
         least = min((time for time, _ in some), default=np.inf)
         for limit in (1.0001, _WIDE):
             near = [one for time, one in some if time <= limit * least < np.inf]
-            near = near[:: -(-len(near) // _MOST_SETS) or 1]
+            near = _some(near)
             if near and near != last:
                 last = near
                 yield near
@@ -309,8 +417,45 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     laying = _LAY_US * hops * members * part.chunks
     if not kind_of(part).two_phases:
         return laying + _HOP_US * _HOPS
-    laying *= _LAID * (_KEPT if again else _FAMILIES)
-    return laying + _HOP_US * _HOPS * _KEPT + (0.0 if again else _PAIR_US * members**2)
+    if not _reaches_across(topology):
+        replacing = _KEPT * _HOP_US * _HOPS
+        if again:
+            return _KEPT * _LAID * laying + replacing
+        return _FAMILIES * _LAID * laying + _PAIR_US * members**2 + replacing
+    if again and _too_many(topology, part):
+        return 0.0  # only one chunk count is tried
+    replacing = _HOP_US * _HOPS_ACROSS
+    if again:
+        return _LAID * laying + replacing
+    pairs = _PAIR_US * members**2 + _ACROSS_US * members**3
+    return _FAMILIES * _LAID * laying + pairs + _KEPT_ACROSS * replacing
+
+
+def _too_many(topology: Topology, part: CollectivePart) -> bool:
+    """Return whether to try one chunk count only: with many members, sets with receivers take long to place."""
+    return _reaches_across(topology) and kind_of(part).two_phases and len(part.group) > _MANY
+
+
+def _chunk_counts(
+    topology: Topology, collective: Collective, counts: tuple[int, ...], _memory: dict[str, Any]
+) -> Iterable[int]:
+    return counts[:1] if _too_many(topology, collective.parts[0]) else counts
+
+
+def _connected(topology: Topology, group: NDArray[np.int32]) -> bool:
+    """Return whether links join all members with each other over members and switches, in some direction."""
+    usable = np.arange(topology.nodes) >= topology.npus
+    usable[group] = True
+    ends = np.stack([topology.link_src, topology.link_dst])
+    ends = ends[:, usable[ends].all(axis=0)]
+    label = np.arange(topology.nodes)
+    while True:
+        lower = label.copy()
+        for a, b in (ends, ends[::-1]):
+            np.minimum.at(lower, b, label[a])
+        if (lower == label).all():
+            return bool((label[group] == label[group[0]]).all())
+        label = lower
 
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
@@ -319,7 +464,8 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     (part,) = collective.parts
     if needed := requirements.listed_kinds(part, lambda kind: kind.spreads and not kind.rooted):
         return needed
-    most = _MOST_SUMMING if kind_of(part).two_phases else _MOST_MEMBERS
+    few = kind_of(part).two_phases and not _reaches_across(topology)
+    most = _MOST_SUMMING if few else _MOST_MEMBERS
     if not 2 <= len(part.group) <= most:
         return f"2 to {most} members, not {len(part.group)}"
     if part.size > _MOST_BYTES:
@@ -327,9 +473,18 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
     joined = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
     if len(part.group) < topology.npus and joined.any():
         return f"all {topology.npus} NPUs as members, or switches between all of them"
+    if len(part.group) < topology.npus and not _connected(topology, part.group):
+        return "members that reach each other over members and switches"
     if topology.switches and topology.forwarding != "cut_through":
         return "cut-through switches, on which no chunk waits"
     return "sums that take no time" if topology.reduce_bandwidth_Bps else ""
 
 
-ENGINE = Engine(name="hubs", solve=hubs, obstacle=_obstacle, work=_work)
+ENGINE = Engine(
+    name="hubs",
+    solve=hubs,
+    obstacle=_obstacle,
+    work=_work,
+    chunk_counts=_chunk_counts,
+    few_bytes=True,
+)
