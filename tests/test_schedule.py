@@ -11,6 +11,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, Schedule, retime, routes
+from tacos.synth import ENGINES
 from tests.support import oracle
 from tests.support.strategies import Order, orders, quick_topologies
 
@@ -492,6 +493,21 @@ def test_reduce_scatter_then_all_gather_is_an_all_reduce():
     assert tacos.verify(whole).ok
     assert oracle.examine(whole) == set()
     assert tacos.verify(first.then(rotated(), collective)).ok
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(1_000_003, 4), (64_000_007, 8)])
+@pytest.mark.parametrize("engine", ["forest", "greedy"])
+def test_halves_whose_chunks_differ_by_a_byte_keep_their_order(engine, size, chunks):
+    """First come, first served would take up to a fifth longer than one half after the other."""
+    topology = tp.mi250(1)
+    gather = ENGINES[engine](topology, co.all_gather(topology, size, chunks=chunks))
+    backwards = ENGINES[engine](topology.reversed(), gather.collective).reverse()
+    collective = co.all_reduce(topology, size, chunks=chunks)
+    assert not np.array_equal(collective.chunk_bytes(), gather.collective.chunk_bytes())
+    whole = backwards.then(gather, collective)
+    assert tacos.verify(whole).ok
+    assert whole.collective == collective
+    assert whole.time_ps <= backwards.time_ps + gather.time_ps + 1000
 
 
 def test_what_cannot_follow_is_refused():

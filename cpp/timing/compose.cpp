@@ -1,6 +1,8 @@
 #include "timing/compose.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -137,6 +139,27 @@ bool one_leg(const Schedule& schedule) {
                      [&](RouteId route) { return schedule.routes().legs(route) == 1; });
 }
 
+// Whether each transfer arrives at one node.
+bool one_end(const Schedule& schedule) {
+  const auto& lanes = schedule.stored().lane_route;
+  return std::all_of(lanes.begin(), lanes.end(), [&](RouteId route) {
+    return schedule.routes().destinations(route).size() == 1;
+  });
+}
+
+// When each transfer arrives, `later` than in the schedule.
+std::vector<Time> arrivals_of(const Schedule& schedule, Time later) {
+  const auto& t = schedule.stored();
+  std::vector<Time> arrivals;
+  arrivals.reserve(t.chunk.size());
+  for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
+    for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+      arrivals.push_back(later + schedule.arrival(lane, i));
+    }
+  }
+  return arrivals;
+}
+
 OrderColumns order_of(const Schedule& schedule) {
   const auto& t = schedule.stored();
   OrderColumns columns;
@@ -248,21 +271,33 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
   }
   // Overlapping the two saves about the time to fill a pipeline: little if there are many transfers,
   // while retiming them costs more than everything else.
-  bool may_stack = one_leg(a) && one_leg(b);
-  for (ChunkId chunk = 0; may_stack && chunk < collective->chunks(); ++chunk) {
-    may_stack = a.collective().bytes(chunk) == collective->bytes(chunk) &&
-                b.collective().bytes(chunk) == collective->bytes(chunk);
+  bool same_bytes = true;
+  for (ChunkId chunk = 0; same_bytes && chunk < collective->chunks(); ++chunk) {
+    same_bytes = a.collective().bytes(chunk) == collective->bytes(chunk) &&
+                 b.collective().bytes(chunk) == collective->bytes(chunk);
   }
+  const bool may_stack = one_leg(a) && one_leg(b) && (same_bytes || (one_end(a) && one_end(b)));
+  std::optional<Schedule> merged;
   if (!may_stack || columns.chunk.size() <= kOverlapUpTo) {
-    Schedule merged =
-        retime(collective, routes, columns.order(), first.provenance(), progress).with_facts(facts);
-    if (!may_stack || merged.time() <= a.time() + b.time()) return merged;
+    merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+    if (!may_stack || merged->time() <= a.time() + b.time()) return merged->with_facts(facts);
   }
   // First-come service may also be slower than the starts that an engine arranged.
   for (const Time start : then.start) columns.start.push_back(a.time() + start);
-  return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
-                     first.provenance(), progress)
-      .with_facts(std::move(facts));
+  if (same_bytes) {
+    return with_starts(std::move(collective), std::move(routes), columns.order(), columns.start,
+                       first.provenance(), progress)
+        .with_facts(std::move(facts));
+  }
+  auto arrivals = arrivals_of(a, 0);
+  std::ranges::copy(arrivals_of(b, a.time()), std::back_inserter(arrivals));
+  auto stacked =
+      not_before(collective, routes, columns.order(), columns.start, arrivals, first.provenance());
+  if (!stacked && !merged) {
+    merged = retime(collective, routes, columns.order(), first.provenance(), progress);
+  }
+  const bool overlaps = merged && (!stacked || merged->time() < stacked->time());
+  return (overlaps ? *merged : *stacked).with_facts(std::move(facts));
 }
 
 }  // namespace tacos

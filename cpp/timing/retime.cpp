@@ -11,6 +11,7 @@
 #include "support/fetch_ahead.hpp"
 #include "support/large.hpp"
 #include "timing/as_listed.hpp"
+#include "timing/crossings.hpp"
 #include "timing/dependencies.hpp"
 #include "timing/quantum.hpp"
 #include "timing/round_service.hpp"
@@ -98,7 +99,6 @@ class Ordered {
   }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
   bool has_gangs() const { return dependencies_.has_gangs(); }
-  bool disturbed() const { return false; }
   // Whether each member starts before another one's arrival changes what it reads.
   bool in_time(std::span<const Item> gang, std::span<const Time> delays,
                std::span<Time> least) const {
@@ -297,7 +297,7 @@ std::optional<Transfers> time_in_rounds(const Collective& collective, const Rout
   Packing packing(collective, routes, order, rows, progress);
   if (packing.has_gangs()) return std::nullopt;
   const service::Options options{1, true, rows.size(), packing.legs()};
-  const auto started = Rounds(packing, routes, options, least, false, progress).run();
+  const auto started = Rounds(packing, routes, options, least, progress).run();
   if (!started) return std::nullopt;
   if (*started < packing.legs()) refuse_circle();
   return packing.take();
@@ -373,29 +373,39 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
 }
 
 // Rounds the starts of one-leg transfers up to multiples of the quantum, in their order, each as early as its
-// links and what it reads allow. Returns nullopt if a transfer would then read another value than before.
+// links and what it reads allow. Arrivals are given if they do not follow from the starts. Returns nullopt if a
+// transfer would then read another value than before.
 std::optional<std::vector<Time>> rounded_up(const Collective& collective, const Routes& routes,
                                             const Order& order, std::span<const Time> starts,
-                                            Time quantum) {
+                                            Time quantum, std::span<const Time> arrivals = {}) {
   constexpr std::uint32_t kStarts = std::numeric_limits<std::uint32_t>::max();
+  constexpr std::size_t kDense =
+      4;  // values per event up to which a table of all values is used (chosen)
   struct Event {
     Time time;
     Item row;
     std::uint32_t end;  // the destination it arrives at, or kStarts; arrivals go first
   };
   const auto rate = routes.topology().spec().reduce_bandwidth_Bps;
+  Crossings crossings(routes, starts.size());
+  const auto crossing = [&](Item row) {
+    const RouteId route = order.route[row];
+    return crossings.of(crossings.leg_id(route, 0), collective.bytes(order.chunk[row]),
+                        [&] { return std::pair(route, std::uint32_t{0}); });
+  };
   const auto takes = [&](Item row, std::size_t end) {
-    const auto bytes = collective.bytes(order.chunk[row]);
     const bool adds = rate > 0 && order.op[row] == static_cast<std::uint8_t>(Op::reduce);
-    return routes.leg_time(order.route[row], 0, bytes, end) +
-           (adds ? transmission_time(bytes, rate) : 0);
+    return crossing(row).times[end] +
+           (adds ? transmission_time(collective.bytes(order.chunk[row]), rate) : 0);
   };
   std::vector<Event> events;
+  events.reserve(2 * starts.size());
   for (Item row = 0; row < starts.size(); ++row) {
     events.push_back({starts[row], row, kStarts});
     const auto ends = routes.destinations(order.route[row]).size();
     for (std::uint32_t end = 0; end < ends; ++end) {
-      events.push_back({starts[row] + takes(row, end), row, end});
+      events.push_back(
+          {arrivals.empty() ? starts[row] + takes(row, end) : arrivals[row], row, end});
     }
   }
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
@@ -405,12 +415,15 @@ std::optional<std::vector<Time>> rounded_up(const Collective& collective, const 
     Time read = -1, written = 0;  // last
     bool copied = false;
   };
-  std::unordered_map<std::uint64_t, Value> values;
+  const auto nodes = at(routes.topology().nodes());
+  const bool dense = nodes * at(collective.chunks()) <= kDense * events.size();
+  std::vector<Value> all(dense ? nodes * at(collective.chunks()) : 0);
+  std::unordered_map<std::uint64_t, Value> some;
   const auto value = [&](NodeId node, ChunkId chunk) -> Value& {
-    return values[static_cast<std::uint64_t>(node) << 32 | chunk];
+    const auto key = at(chunk) * nodes + at(node);
+    return dense ? all[key] : some[key];
   };
   std::vector<Time> free_at(at(routes.topology().links()), 0), result(starts.size());
-  std::vector<Routes::Window> windows;
   for (const auto& [time, row, end] : events) {
     const RouteId route = order.route[row];
     const ChunkId chunk = order.chunk[row];
@@ -429,12 +442,11 @@ std::optional<std::vector<Time>> rounded_up(const Collective& collective, const 
         start = std::max(start, value(source, chunk).written);
       }
     }
-    windows.clear();
-    routes.windows(route, 0, collective.bytes(chunk), windows);
+    const auto windows = crossing(row).windows;
     for (const auto& window : windows) {
       start = std::max(start, free_at[at(window.link)] - window.offset);
     }
-    start = (start + quantum - 1) / quantum * quantum;
+    if (quantum > 1) start = (start + quantum - 1) / quantum * quantum;
     for (const auto& window : windows) {
       free_at[at(window.link)] = start + window.offset + window.busy;
     }
@@ -503,6 +515,14 @@ std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& colle
   }
   return Schedule(collective, routes, pack(*routes, order, rows, starts, quantum), std::nullopt,
                   provenance);
+}
+
+std::optional<Schedule> not_before(const std::shared_ptr<const Collective>& collective,
+                                   const std::shared_ptr<const Routes>& routes, const Order& order,
+                                   std::span<const Time> starts, std::span<const Time> arrivals,
+                                   const std::string& provenance) {
+  const auto later = rounded_up(*collective, *routes, order, starts, 1, arrivals);
+  return later ? at_starts(collective, routes, order, *later, provenance) : std::nullopt;
 }
 
 Schedule with_starts(std::shared_ptr<const Collective> collective,

@@ -57,4 +57,11 @@ std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& colle
                                   const std::shared_ptr<const Routes>& routes, const Order& order,
                                   std::span<const Time> starts, const std::string& provenance);
 
+// The same for starts and arrivals, one of each per transfer, that were found for chunks of slightly other sizes: in the order
+// of the starts, each transfer starts then or as soon after as its links and what it reads allow.
+std::optional<Schedule> not_before(const std::shared_ptr<const Collective>& collective,
+                                   const std::shared_ptr<const Routes>& routes, const Order& order,
+                                   std::span<const Time> starts, std::span<const Time> arrivals,
+                                   const std::string& provenance);
+
 }  // namespace tacos
