@@ -12,6 +12,7 @@ from tacos.errors import InfeasibleError, TacosError, VerificationError
 from tacos.execution import shares_links
 from tacos.search.budget import SEARCH_TRANSFERS, WORTH_ALL, Budget, exact_limits
 from tacos.search.chunk_search import ChunkSearch, EngineSearch
+from tacos.search.halves import all_gather_of, both_halves, turning
 from tacos.search.judging import Judge, failure, noted
 from tacos.search.refine import improved
 from tacos.search.watch import TimeIsUp, Watch
@@ -23,30 +24,46 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, Schedule, Topology
     from tacos.search.judging import Answer
+    from tacos.search.question import Question
+    from tacos.synth.engine import Engine
     from tacos.synth.matched_ports import MatchedPorts
 
 __all__ = ["Auto", "on_whole_network"]
 
 _REFINED, _HOPEFUL = 3, 1.15
 """Refine at most this many answers, none slower than this factor times the best; gains differ, up to a third."""
-_REFINING, _PER_TRANSFER = 0.3, 300.0
-"""Share of the work that is reserved for refining, and its limit in microseconds per transfer."""
+_REFINING, _REFINING_LATENT, _PER_TRANSFER = 0.3, 0.1, 300.0
+"""Shares of the work that are reserved for refining, normally and if latency dominates, and its limit in microseconds per
+transfer."""
 _SLICE = 0.15
 """Share of the refining work in one slice, which goes to one answer."""
-_HOPS, _HOPS_IF_MANY, _MANY = 5.0, 3.0, 100_000
-"""Hops that refinement examines per microsecond, and in schedules of more than `_MANY` transfers (measured)."""
+_HOPS = ((10_000, 8.0), (100_000, 5.0), (math.inf, 3.0))
+"""Numbers of transfers, and how many hops refinement examines per microsecond in schedules of at most that many (measured)."""
 _FEWEST_HOPS = 40
 """Fewest hops per transfer in a slice; fewer hardly gain anything."""
 _MATCHED, _MATCHED_IF_LARGE, _TURNS = 0.35, 0.5, 0.15
 """Shares of the work for the search with matched ports: normally, if bandwidth dominates, and if NPUs share ports."""
+_HALVES, _HALVES_FIRST = 0.25, 0.6
+"""Shares of the work for the all-gather that becomes both halves of an all-reduce: normally, and if it comes first."""
+_BESIDE = 0.2
+"""Least share of the work for other ways to all-reduce after the halves."""
+_KEPT = 1.01
+"""Ratio of executed to schedule time up to which the halves count as executed without loss."""
+_SAME = 1.05
+"""Ratio of their bound to that of an all-reduce up to which two halves are tried first."""
+_OF_A_SEARCH = ("best_of", "not_tried")
+"""Facts about a search, which are not facts about a schedule that is made of its answer."""
 _LATE = 0.75
 """An engine that needs more than this share of the work runs after the others."""
 _SCOUTED = 3
 """Number of chunk counts that every engine tries before the more promising engines continue."""
 _SCOUTING, _GOING_ON = 0.5, 0.8
-"""Shares of the remaining work for one engine: for these first counts, and when it continues."""
+"""Shares of the remaining work for one engine: for these first counts, and when it continues or is made for the problem."""
 _SMALL = 0.1
 """Latency dominates if the bound's bandwidth part is less than this share of its latency part."""
+_LATENT, _FEW_BYTES = 0.25, 0.7
+"""Latency dominates the search if the bound's bandwidth part is less than the first share of the bound. Up to the second,
+engines for few bytes are favoured if schedules are not executed: executed, theirs lose more than others."""
 _LARGE = 20
 """Bandwidth dominates if the bound's bandwidth part is more than this many times its latency part."""
 _LONGEST_S = 40 * 3600
@@ -62,6 +79,7 @@ class Auto:
         reached: Engines whose schedules come near the bound and lose nothing when they are executed.
         reserve: Additional work that may be spent if there are such engines.
         proven: Engines that do so with matched ports; with any ports they could only be slower.
+        halved: Whether the halves of an all-reduce were searched, which takes less work with some engines.
     """
 
     def __init__(self, runs: ChunkSearch) -> None:
@@ -73,6 +91,7 @@ class Auto:
         self.proven: set[str] = set()
         self.reached: set[str] = set()
         self.reserve = 0.0
+        self.halved = False
 
     def best(self, *, refines: bool, matches: bool) -> Schedule:
         """Return the best schedule of all engines.
@@ -85,15 +104,40 @@ class Auto:
             only = {quick.schedule.engine: quick.time_ps * 1e-12}
             return noted(quick, {"best_of": only, "not_tried": self.left_out}).schedule
         whole = self.budget.total
-        self.budget.total *= 1 - _REFINING if refines else 1
+        half = self._half()
+        known: list[Answer] = []
+        # If bandwidth dominates, an all-reduce is hardly faster than its halves, which take less work to find. A time limit
+        # could end the search before the halves are joined, so they come last then.
+        first = (
+            half is not None
+            and self.watch.end is None
+            and self._large()
+            and self._halves_suffice(half)
+        )
+        if half is not None and first:
+            known = self._in_halves(half, math.inf, refines=refines, matches=matches)
+            # Executed, both halves may lose time that neither of them loses alone.
+            self.halved = any(one.time_ps <= _KEPT * one.schedule.time_ps for one in known)
+        if refines:
+            self.budget.total *= 1 - (_REFINING_LATENT if self._latent() else _REFINING)
+        if self.halved:
+            self.budget.total = max(self.budget.total, self.budget.used + _BESIDE * whole)
+        else:
+            self.budget.used = 0.0  # everything is still to be done
         matching = matched_ports(self.question.topology) if matches else None
+        if self.halved and any(one.schedule.matched_ports for one in known):
+            matching = None  # the halves show what matched ports can reach
         if matching and not self._worth_matching(matching):
             matching = None
         # Messages that do not share ports lose nothing in execution, so such answers are hard to beat.
-        matched = self._with_matched_ports(matching) if matching else []
-        self.watch.done = 0.5 if matching else 0.0
-        results = self.answers(matched, self.watch.done)
+        known += self._with_matched_ports(matching) if matching else []
+        self.watch.done = 0.5 if known else 0.0
+        results = self.answers(sorted(known, key=lambda one: one.time_ps), self.watch.done)
         self.budget.total = whole
+        if half is not None and not first and ENGINES[results[0].schedule.engine].halves:
+            best = results[0].time_ps
+            results += self._in_halves(half, best, refines=refines, matches=matches)
+            results.sort(key=lambda answer: answer.time_ps)
         results = self.refined(results) if refines else results
         times: dict[str, float] = {}
         for one in results:
@@ -111,10 +155,14 @@ class Auto:
             return None
         name = alone[0]
         found: dict[str, Answer] = {}
+        # The exact bound may take longer than the engine. A quick one suffices if the answer is close enough to it.
+        quick = question.use_quick_bound()
         asked = self._go_on(EngineSearch(self.runs, ENGINES[name], {}), _SCOUTED, found, [])
         if asked and question.gap(found[name].time_ps) <= ENGINES[name].enough:
             self.left_out = [other for other in names if other != name]
             return found[name]
+        if quick:
+            question.known_bound = None
         self.leader, self.judge.to_beat = None, math.inf
         return None
 
@@ -137,8 +185,11 @@ class Auto:
             # Synthesizers come closest to the bound, so they run first, unless one would use up most of the work.
             return ENGINES[name].baseline or expected[name] > _LATE * self.budget.total
 
+        def order(name: str) -> tuple[bool, bool, float]:
+            return late(name), not self._favours(ENGINES[name]), expected[name]
+
         searches: list[EngineSearch] = []
-        for i, name in enumerate(sorted(names, key=lambda name: (late(name), expected[name]))):
+        for i, name in enumerate(sorted(names, key=order)):
             self._begin(done, i, 2 * len(names))
             worth = self.budget.worth(self.judge.to_beat)
             if (
@@ -161,7 +212,12 @@ class Auto:
         searches.sort(key=lambda search: search.promised_ps())
         for i, search in enumerate(searches):
             self._begin(done, len(names) + i, 2 * len(names))
-            if not self.watch.cut_short and search.hoped_ps() < self.judge.to_beat:
+            done_before = self.halved and search.engine.halves
+            if (
+                not done_before
+                and not self.watch.cut_short
+                and search.hoped_ps() < self.judge.to_beat
+            ):
                 self._go_on(search, None, found, errors)
         if self.leader is None:
             return self._within_sketch(errors)
@@ -182,9 +238,21 @@ class Auto:
         bound = self.question.bound
         return bound.bandwidth_s > _LARGE * bound.latency_s
 
+    def _latent(self) -> bool:
+        """Return whether latency dominates, not bandwidth."""
+        return self.question.bound.bandwidth_s < _LATENT * self.question.bound.time_s
+
+    def _favours(self, engine: Engine) -> bool:
+        """Return whether an engine is made for so few bytes."""
+        bound = self.question.bound
+        share = _FEW_BYTES if self.judge.target == "schedule" else _LATENT
+        return engine.few_bytes and bound.bandwidth_s < share * bound.time_s
+
     def _worth_matching(self, matching: MatchedPorts) -> bool:
         """Return whether matched ports may help: latency and, if NPUs share them, the ports are not the bottleneck."""
         bound = self.question.bound
+        if self._latent():
+            return False
         if not matching.shared:
             return bound.bandwidth_s > _SMALL * bound.latency_s
         inside = np.zeros(matching.whole.nodes, bool)
@@ -212,7 +280,8 @@ class Auto:
         name = search.engine.name
         try:
             self.watch.report(0.0)
-            search.go_on(most, _SCOUTING if most else _GOING_ON)
+            scouts = most and not self._favours(search.engine)
+            search.go_on(most, _SCOUTING if scouts else _GOING_ON)
             answers = search.answers()
             answer = answers[0]
             if self.leader is None or answer.time_ps < self.leader.time_ps:
@@ -309,10 +378,86 @@ class Auto:
         better = min(answer, judged, key=lambda one: one.time_ps)
         return better, better is answer or most < work or hops < most * rate
 
-    def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
-        """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
+    def _half(self) -> Question | None:
+        """Return the all-gather of an all-reduce for which bandwidth matters more than latency, as a question."""
+        question = self.question
+        gather = all_gather_of(question.collective)
+        if gather is None or question.sketch is not None:
+            return None
+        # The halves of a symmetric network are symmetric, and joining them would list what symmetry describes.
+        members = len(gather.parts[0].group)
+        if question.topology.symmetric or members * (members - 1) > SEARCH_TRANSFERS:
+            return None
+        if question.bound.bandwidth_s <= question.bound.latency_s:
+            return None
+        if turning(question.topology) is None:
+            return None
+        return replace(question, collective=gather, watch=self._part_of_watch(), known_bound=None)
+
+    def _halves_suffice(self, half: Question) -> bool:
+        """Return whether two halves may come as close to the bound as any all-reduce."""
+        return 2 * half.bound.time_ps <= _SAME * self.question.bound.time_ps
+
+    def _in_halves(
+        self, half: Question, best_ps: float, *, refines: bool, matches: bool
+    ) -> list[Answer]:
+        """Return the all-reduce that is made of the best all-gather, if it may be faster than the best so far."""
+        first = best_ps == math.inf
+        judge = Judge(half, target=self.judge.target, verifies=self.judge.verifies)
+        judge.rejected = self.judge.rejected
+        inner = Auto(ChunkSearch(half, judge, most_run=self.runs.most_run // 2))
+        inner.budget.total *= (
+            _HALVES_FIRST if first else _HALVES * self.budget.worth(best_ps) / self.budget.total
+        )
+        if self.watch.cut_short or not inner.budget.total:
+            return []
+        try:
+            if 2 * half.bound.time_ps >= best_ps:
+                return []
+            found = inner.best(refines=refines, matches=matches)
+            self.budget.used += inner.budget.used
+            if 2 * found.time_ps >= _HOPEFUL * best_ps:
+                return []
+            whole = self._joined(found)
+            facts = {key: one for key, one in found.provenance.items() if key not in _OF_A_SEARCH}
+            answer = self.judge.judged(whole.with_provenance(facts | {"halves": True}))
+            if answer.time_ps < best_ps:
+                answer = self.judge.first_right([answer])
+        except TimeIsUp:
+            if first:
+                raise
+            self.watch.cut_short = True
+            return []
+        except (TacosError, MemoryError, ValueError):
+            if self.watch.stopped:
+                raise
+            return []  # halves only add a candidate
+        self.watch.cut_short |= half.watch.cut_short
+        self.judge.to_beat = min(self.judge.to_beat, answer.time_ps)
+        return [answer]
+
+    def _part_of_watch(self) -> Watch:
+        """Return a watch for a search that is a part of this one."""
         watch = Watch(None, lambda share: self.watch.report(share / 2))
         watch.end = self.watch.end
+        return watch
+
+    def _joined(self, gather: Schedule) -> Schedule:
+        """Return the all-reduce of an all-gather; with one peer for each port if the all-gather has one."""
+        topology, collective = self.question.topology, self.question.collective
+        matching = matched_ports(topology) if gather.matched_ports else None
+        there = matching.taken(gather) if matching else None
+        if matching and there:
+            boxes = topology.dims[-1][1] if topology.dims else 0
+            if (turned := turning(matching.topology, boxes)) is not None:
+                return on_whole_network(matching, both_halves(there, collective, turned))
+        if (turned := turning(topology)) is None:
+            raise TacosError("the network differs from itself with all links reversed")
+        return both_halves(gather, collective, turned)
+
+    def _with_matched_ports(self, matching: MatchedPorts) -> list[Answer]:
+        """Return the best answers with one peer for each port, the fastest first, for a share of the work."""
+        watch = self._part_of_watch()
         question = replace(
             self.question,
             topology=matching.topology,
@@ -326,7 +471,8 @@ class Auto:
             consistent=self.judge.consistent,
         )
         judge.rejected = self.judge.rejected
-        inner = Auto(ChunkSearch(question, judge))
+        inner = Auto(ChunkSearch(question, judge, most_run=self.runs.most_run))
+        judge.to_beat, inner.halved = self.judge.to_beat, self.halved
         share = _MATCHED_IF_LARGE if self._large() else _MATCHED
         inner.budget.total = self.budget.total * (_TURNS if matching.shared else share)
         inner.reserve = self.budget.total - inner.budget.total
@@ -342,7 +488,7 @@ class Auto:
         self.watch.cut_short |= watch.cut_short
         self.budget.used += inner.budget.used
         if answers:
-            self.judge.to_beat = answers[0].time_ps
+            self.judge.to_beat = min(self.judge.to_beat, answers[0].time_ps)
             self.proven = inner.reached
         return answers
 
@@ -382,6 +528,7 @@ class Auto:
         Raises:
             InfeasibleError: No engine applies, or an NPU cannot be reached.
             TacosError: The error of the first engine that failed.
+            TimeIsUp: The time limit ended the search before an engine ran.
         """
         topology, collective = self.question.topology, self.question.collective
         unreachable = any(isinstance(error, InfeasibleError) for error in errors)
@@ -391,12 +538,14 @@ class Auto:
                     return [self.judge.first_right(self.runs.answers(engine, {}))]
         if errors:
             raise errors[0]
+        if self.watch.cut_short:
+            raise TimeIsUp
         raise InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
 
 
 def _hops_per_us(answer: Answer) -> float:
     """Return the number of hops that refinement of an answer examines in a microsecond."""
-    return _HOPS if answer.schedule.transfers <= _MANY else _HOPS_IF_MANY
+    return next(rate for most, rate in _HOPS if answer.schedule.transfers <= most)
 
 
 def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:

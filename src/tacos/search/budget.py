@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tacos.collective import kind_of
 from tacos.synth import ENGINES
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ WORTH_ALL = 0.01
 """Possible gain for which all of the work is spent; smaller gains get proportionally less."""
 _GOOD_ENOUGH = 1.005
 """Factor on the best time within which fewer chunks are preferred, at normal effort."""
-_SUMS, _PLAIN = 2.0, 0.5
-"""Factors on an engine's time for reductions, and on networks without switches (measured)."""
+_REVERSED, _JOINED, _PLAIN = 1.6, 2.0, 0.5
+"""Factors on the time of an engine and of executions for sums, for sums that are also spread, and without switches (measured)."""
 _RUN_US, _LOSSY_US = 2.5, 8.0
 """Microseconds per transfer to execute a schedule, or one that loses time and is lowered in several ways (measured)."""
 
@@ -116,7 +117,9 @@ class Budget:
         larger = min(max((question.topology.npus / _SMALL) ** 2, 1.0), _MOST_FACTOR)
         self.total = question.effort.units * NORMAL_WORK * larger
         self.used = 0.0
-        self._rate = _SUMS if any(part.sums for part in question.collective.parts) else 1.0
+        parts = question.collective.parts
+        joined = any(kind_of(part).two_phases for part in parts)
+        self._rate = _JOINED if joined else _REVERSED if any(part.sums for part in parts) else 1.0
         self._rate *= 1.0 if question.topology.switches else _PLAIN
 
     def run(self, engine: Engine, cut: Collective, again: bool) -> float:

@@ -43,10 +43,22 @@ _MOST_GAIN = 6.0
 
 
 class ChunkSearch:
-    """Runs of engines for one question. A budget limits the runs after each engine's first."""
+    """Runs of engines for one question.
 
-    def __init__(self, question: Question, judge: Judge, budget: Budget | None = None) -> None:
+    Attributes:
+        budget: Limits the runs after each engine's first.
+        most_run: Largest number of transfers of a schedule that can be executed.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        judge: Judge,
+        budget: Budget | None = None,
+        most_run: int = MOST_RUN,
+    ) -> None:
         self.question, self.judge, self.budget = question, judge, budget
+        self.most_run = most_run
         self._memory: dict[str, dict[str, Any]] = {}
 
     def answers(self, engine: Engine, options: dict[str, Any]) -> list[Answer]:
@@ -82,7 +94,7 @@ class ChunkSearch:
             "memory": self.memory(engine),
         } | self.patience()
         if self.judge.target != "schedule":
-            values["most_transfers"] = MOST_RUN  # more could not be judged
+            values["most_transfers"] = self.most_run  # more could not be judged
         if not engine.random_starts:
             return engine(question.topology, collective, **(engine.supplied(values) | options))
         trials = options.get("trials", question.effort.trials)
@@ -254,10 +266,10 @@ class EngineSearch:
         links = max(self._question.topology.links, 1)
         if grows * last.transfers > _MOST_PER_LINK * links:
             return False
-        if grows * last.stored_transfers > SEARCH_TRANSFERS:
+        if grows * last.stored_transfers > (self.engine.search_transfers or SEARCH_TRANSFERS):
             return False
         executes = self._judge.target != "schedule" and shares_links(last)
-        if executes and grows * last.transfers > MOST_RUN:
+        if executes and grows * last.transfers > self._runs.most_run:
             return False  # it could not be judged
         if budget is None:
             return True

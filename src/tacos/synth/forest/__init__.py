@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "Packed", "Packing", "forest", "obstacle", "packing", "suited_chunks"]
 
 _MOST_GROWN = 128
-"""Largest number of NPUs of a network without symmetry: about half a minute of work."""
+"""Largest number of NPUs of a network without symmetry: about a second of work."""
 _MOST_ALIKE = 2048
 _MOST_REPEATED = 64
 """Largest number of NPUs for which trees of some NPUs are grown and repeated, or grown despite a symmetry."""
@@ -69,8 +69,8 @@ _MOST_EXCHANGED = 40_000
 """Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that NVLS needs."""
-_GROWING_US, _GROWING_LINKS_US, _GROWING_CHAINS_US = 7.0, 0.4, 15.0
-"""Microseconds per NPU³ to grow trees without symmetry: with switches, without, and with linked switches (measured)."""
+_GROWING_US, _GROWING_LINKS_US = 200.0, 0.4
+"""Microseconds to grow trees without symmetry: per NPU² with switches, and per NPU³ without (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
 _COARSE, _SKIPS, _LONG = 16, 4, 2.0
@@ -332,10 +332,9 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     moved = estimates.transfers(topology, collective)
     if all_alike(topology):
         return 0.1 * moved
-    growing_us = _GROWING_US if topology.switches else _GROWING_LINKS_US
-    if _has_chains(topology):
-        growing_us = _GROWING_CHAINS_US
-    return 2 * moved + (0.0 if again else growing_us * topology.npus**3)
+    npus = topology.npus
+    growing_us = _GROWING_US * npus**2 if topology.switches else _GROWING_LINKS_US * npus**3
+    return 2 * moved + (0.0 if again else growing_us)
 
 
 def _chunk_counts(
@@ -377,5 +376,6 @@ ENGINE = Engine(
     work=_work,
     chunk_counts=_chunk_counts,
     limit_s=_limit_s,
+    halves=True,
     patience=4,  # some chunk counts do not match the weights of trees
 )
