@@ -1,6 +1,7 @@
 #include "synth/symmetric/symmetric.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -8,12 +9,16 @@
 #include "synth/symmetric/all_to_all.hpp"
 #include "synth/symmetric/gather.hpp"
 #include "synth/symmetric/machines.hpp"
+#include "synth/symmetric/short_trees.hpp"
 
 namespace tacos {
 
 namespace {
 
 using namespace symmetric;
+
+// Trees of shortest paths are tried for at most this many pieces times NPUs, and moves times NPUs: some milliseconds (chosen).
+constexpr std::int64_t kMostPieces = 65'536, kMostMoves = 1'048'576;
 
 class Synthesis {
  public:
@@ -50,6 +55,10 @@ class Synthesis {
     std::uint32_t start;  // in quanta
   };
   using Lanes = std::vector<std::vector<Row>>;  // per route
+  struct Found {
+    Lanes summed, copied;
+    Time last = 0;  // arrival
+  };
 
   // Starts are 32-bit multiples of a quantum. If they do not fit, they are computed again, with times
   // rounded up to a larger quantum.
@@ -62,43 +71,65 @@ class Synthesis {
     while (true) {
       machines_.set_times(bytes_, quantum_);
       reduce_time_ = (reducing + quantum_ - 1) / quantum_ * quantum_;
-      summed_.assign(at(machines_.routes()->count()), {});
-      copied_ = summed_;
-      last_ = 0;
       time_once();
       constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
-      if (last_ / quantum_ <= kMost) return;
-      quantum_ = last_ / kMost + last_ / kMost / 64 + 1;
+      if (found_.last / quantum_ <= kMost) return;
+      quantum_ = found_.last / kMost + found_.last / kMost / 64 + 1;
     }
   }
 
   void time_once() {
-    using enum CollectiveKind;
-    const std::vector<Time> at_once(machines_.all().size(), 0);
-    Clock clock{*topology_, machines_.all(), 0, at_once};
-    if (kind_ == all_to_all) {
+    if (kind_ == CollectiveKind::all_to_all) {
+      found_ = empty();
+      Clock clock{*topology_, machines_.all(), 0, at_once()};
       AllToAll all_to_all_jobs(group_, clock, pieces_);
       clock.run(all_to_all_jobs, 0, progress_);
       store_all_to_all(std::move(clock.sent));
       return;
     }
+    time_gathers<Gather>(progress_);
+    if (!small()) return;
+    auto first = std::move(found_);
+    time_gathers<ShortTrees>({});
+    if (first.last <= found_.last) found_ = std::move(first);
+  }
+
+  bool small() const {
+    std::int64_t moves = 0;
+    for (const auto& machine : machines_.all()) moves += std::ssize(machine.by);
+    return std::int64_t{group_.order()} * pieces_ <= kMostPieces &&
+           group_.order() * moves <= kMostMoves;
+  }
+
+  // Finds an all-gather, backwards or forwards or both.
+  template <typename Jobs>
+  void time_gathers(const Progress& progress) {
+    found_ = empty();
+    Clock clock{*topology_, machines_.all(), 0, at_once()};
     std::vector<Time> released(at(pieces_), 0);
-    if (kind_ != all_gather) {
-      Clock backwards{*topology_, machines_.all(), reduce_time_, at_once};
-      Gather gather(group_, backwards, released);
-      backwards.run(gather, 0, reported_from(0));
+    if (kind_ != CollectiveKind::all_gather) {
+      Clock backwards{*topology_, machines_.all(), reduce_time_, at_once()};
+      Jobs jobs(group_, backwards, released);
+      backwards.run(jobs, 0, reported_from(progress, 0));
       store_reversed(std::move(backwards.sent), released, clock.free);
     }
-    if (kind_ != reduce_scatter) {
-      Gather gather(group_, clock, released);
-      clock.run(gather, *std::min_element(released.begin(), released.end()), reported_from(0.5));
+    if (kind_ != CollectiveKind::reduce_scatter) {
+      Jobs jobs(group_, clock, released);
+      clock.run(jobs, *std::min_element(released.begin(), released.end()),
+                reported_from(progress, 0.5));
       store_gather(std::move(clock.sent));
     }
   }
 
+  std::vector<Time> at_once() const { return std::vector<Time>(machines_.all().size(), 0); }
+  Found empty() const {
+    const Lanes lanes(at(machines_.routes()->count()));
+    return {lanes, lanes, 0};
+  }
+
   // An all-reduce has two halves.
-  Progress reported_from(double half) const {
-    return traits(kind_).two_phases() ? part_of(progress_, half, half + 0.5) : progress_;
+  Progress reported_from(const Progress& progress, double half) const {
+    return traits(kind_).two_phases() ? part_of(progress, half, half + 0.5) : progress;
   }
 
   // Below, transfers are translated so that they leave NPU 0.
@@ -107,7 +138,7 @@ class Synthesis {
     for (std::size_t m = 0; m < log.size(); ++m) {
       for (const auto& [from, to, piece, start] : std::exchange(log[m], {})) {
         const auto owner = position_[at(group_.minus(0, from))];
-        store(copied_, m, group_.minus(to, from), owner, piece, start);
+        store(found_.copied, m, group_.minus(to, from), owner, piece, start);
       }
     }
   }
@@ -125,7 +156,8 @@ class Synthesis {
       const auto sent = std::exchange(log[m], {});
       for (auto i = sent.rbegin(); i != sent.rend(); ++i) {
         const Time start = end - machine.time - reduce_time_ - i->start;
-        store(summed_, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece, start);
+        store(found_.summed, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece,
+              start);
         complete[at(i->piece)] = std::max(complete[at(i->piece)], end - i->start);
         free[m] = start + machine.period;
       }
@@ -139,7 +171,7 @@ class Synthesis {
         const NodeId left = group_.minus(to, from);
         const NodeId by = machine.port() ? machine_axis_part(machine, left) : machine.by[0];
         const auto owner = std::int64_t{position_[at(group_.minus(0, from))]};
-        store(copied_, m, by, owner * group_.order() + position_[at(left)], piece, start);
+        store(found_.copied, m, by, owner * group_.order() + position_[at(left)], piece, start);
       }
     }
   }
@@ -162,7 +194,7 @@ class Synthesis {
     }
     lanes[at(machine.routes[which])].push_back({static_cast<ChunkId>(block * pieces_ + piece),
                                                 static_cast<std::uint32_t>(start / quantum_)});
-    last_ = std::max(last_, start + machine.time);  // no leg starts later
+    found_.last = std::max(found_.last, start + machine.time);  // no leg starts later
   }
 
   Schedule assemble(std::string provenance) {
@@ -189,8 +221,8 @@ class Synthesis {
         }
       }
     };
-    add(summed_, Op::reduce);
-    add(copied_, Op::copy);
+    add(found_.summed, Op::reduce);
+    add(found_.copied, Op::copy);
     Transfers transfers{
         std::move(lane_route), std::move(op),     std::move(reads), std::move(lane_begin),
         std::move(chunks),     std::move(starts), quantum_};
@@ -210,8 +242,7 @@ class Synthesis {
   std::int64_t bytes_ = 0;
   Time quantum_ = 1;
   Time reduce_time_ = 0;
-  Time last_ = 0;
-  Lanes summed_, copied_;
+  Found found_;
 };
 
 }  // namespace

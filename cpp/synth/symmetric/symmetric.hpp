@@ -24,6 +24,11 @@
 // yet; then it helps inside regions, unless the faster machines will have finished all that waits
 // there before it could deliver.
 //
+// That rule keeps all machines busy, but not for the items on which others wait longest. In small networks, a second
+// all-gather is made along trees of shortest paths (short_trees.hpp), and the faster one counts. Each item has one parent, chosen
+// such that the items at each distance are spread evenly over the machines, and a machine serves the item whose branch takes
+// longest first. It wins if latency matters: then the last chunks to arrive are those with the most hops.
+//
 // Reduce-scatter. The group is abelian: with every displacement negated, the edge u -> u + g of the
 // tree becomes -(u + g) -> -u, which is again a move by g. Read backwards in time, the all-gather
 // tree is a reduction to NPU 0 on the same machines. All windows of a machine shift alike, so they

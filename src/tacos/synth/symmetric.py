@@ -7,14 +7,15 @@ orbit, of size O(N) instead of O(N²): 1,000,000 NPUs take a fraction of a secon
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from tacos._core import synthesize_symmetric
 from tacos.synth import estimates, requirements
 from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tacos._core import Collective, Schedule, Topology
 
@@ -89,6 +90,28 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     return ""
 
 
+def _chunk_counts(
+    topology: Topology, collective: Collective, counts: tuple[int, ...], _memory: dict[str, Any]
+) -> Iterable[int]:
+    """Yield counts that cut blocks into equal chunks, the nearest to each of `counts`.
+
+    >>> import tacos
+    >>> torus = tacos.topology.torus(4, 4, 4)  # blocks of 250 bytes
+    >>> list(_chunk_counts(torus, tacos.collective.all_gather(torus, 16_000), (1, 2, 4, 8), {}))
+    [1, 2, 5, 10]
+    """
+    block, rest = divmod(collective.parts[0].size, topology.npus)
+    if rest:
+        yield from counts  # none of which cuts equally
+    equal = [count for count in range(1, min(block, 2 * max(counts)) + 1) if block % count == 0]
+    last = 0
+    for count in counts:
+        near = [one for one in equal if one > last and count / 2 < one < 2 * count]
+        if near:
+            last = min(near, key=lambda one: abs(math.log(one / count)))
+            yield last
+
+
 def _stored(topology: Topology, collective: Collective) -> float:
     """Return the transfers of one NPU; those of other NPUs are its images."""
     return estimates.transfers(topology, collective) / topology.npus
@@ -99,4 +122,5 @@ ENGINE = Engine(
     solve=symmetric,
     obstacle=obstacle,
     work=lambda topology, collective, _again: _stored(topology, collective),
+    chunk_counts=_chunk_counts,
 )
