@@ -174,9 +174,9 @@ class Recorder {
     result_.begin.resize(count);
     result_.end.resize(count);
     result_.transfer.resize(count);
-    LinkId* link = &result_.link[first];
-    Time *begin = &result_.begin[first], *end = &result_.end[first];
-    std::int32_t* transfer = &result_.transfer[first];
+    LinkId* link = result_.link.data() + first;
+    Time *begin = result_.begin.data() + first, *end = result_.end.data() + first;
+    std::int32_t* transfer = result_.transfer.data() + first;
     std::size_t next = 0;
     for (std::size_t i = 0; i < order_.size(); ++i) {
       if (i + 2 * kAhead < order_.size()) fetch_ahead(&waiting_[order_[i + 2 * kAhead]]);
