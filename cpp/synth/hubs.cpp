@@ -371,10 +371,18 @@ class Laying {
       undo(laid);
       // Delays grow, since an early gap on one link does not help if other links are busy for long.
       begin += std::max(-last, hops_.shortest() << std::min(delay / 2, 20));
+      if (delay + 2 == kMostDelays) begin = std::max(begin, soonest_[choice] + all_laid());
     }
     undo(laid);
     forget();
     return laid;
+  }
+
+  // When all links are free: after the chunks laid so far.
+  Time all_laid() const {
+    Time end = 0;
+    for (const auto& one : laid_) end = one.end == kNever ? end : std::max(end, one.end);
+    return end;
   }
 
   // Lays chunk i with the best of at most `most` sets of hubs, if it can end before `limit`.

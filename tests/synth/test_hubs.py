@@ -152,3 +152,19 @@ def test_slow_networks(chunks):
     """Times beyond 4.3 ms are not stored to the picosecond; rounding must not change what a hub has summed."""
     line = tp.mesh(5, bandwidth="12.5MB/s", latency="100us")
     checked(line, co.all_reduce(line, "255001B", chunks=chunks))
+
+
+def test_chunks_wait_for_slow_links_however_fast_others_are():
+    """Boxes of six NPUs, joined by links on which a chunk takes 10^5 times as long as inside of a box.
+
+    A chunk that cannot start for long, measured in times of the fastest link, is laid after all others instead of giving its
+    hubs up: one hub takes 16 us per chunk, all 30 members as hubs take 80 us.
+    """
+    npus, box, leaf = 30, 6, 35
+    inside = [(npu, npus + npu // box, "450GB/s", 0) for npu in range(npus)]
+    outside = [(npu, leaf + npu // 15, "1GB/s", "350ns") for npu in range(npus)]
+    spine = [(leaf + side, leaf + 2, "1GB/s", "1.2us") for side in range(2)]
+    links = inside + outside + spine
+    back = [(b, a, *rest) for a, b, *rest in links]
+    network = tp.from_links(npus, links + back, switches=8, link_model="blocking")
+    assert checked(network, co.all_reduce(network, 256, chunks=8)).time_s < 20e-6 * 8
