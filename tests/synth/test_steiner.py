@@ -57,13 +57,23 @@ def test_branches_meet_where_paths_do():
 def test_a_root_behind_a_switch_does_not_send_all_copies():
     """A broadcast among 7 of 8 NPUs at a switch, 64 chunks: in a chain, the root sends each chunk once.
 
-    The bytes take 64 chunk times to leave the root. Two copies from the root would take 128.
+    The bytes take 64 chunk times to leave the root. Two copies from the root would take 128. A slow cable between the last
+    two NPUs makes the network one with links between NPUs.
     """
-    network = tp.switch(8, bandwidth="1GB/s", latency=0)
+    links = [(a, b, "1GB/s", 0) for npu in range(8) for a, b in ((npu, 8), (8, npu))]
+    slow = [(6, 7, "1MB/s", "1ms"), (7, 6, "1MB/s", "1ms")]
+    network = tp.from_links(8, links + slow, switches=1)
     schedule = checked(
         network, co.broadcast(network, "64KB", group=list(range(7)), root=0, chunks=64)
     )
     assert schedule.time_s < 1.5 * 64e-6
+
+
+def test_trees_through_switches_alone_are_left_to_other_engines():
+    """Each terminal would take a search of all links, and no NPU outside of the group is on a shorter way."""
+    network = tp.switch(1024)
+    coll = co.all_gather(network, "1MB", group=list(range(1000)), chunks=1)
+    assert "links between NPUs" in obstacle(network, coll)
 
 
 def test_scattered_members_send_little_more_than_their_own_chunks():

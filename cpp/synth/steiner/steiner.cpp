@@ -1,7 +1,11 @@
 #include "synth/steiner/steiner.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -174,6 +178,19 @@ class Listing {
   std::int32_t highest_ = 0;
 };
 
+// Transfers are numbered with 31 bits.
+void check_count(const Plan& chosen, const std::vector<Tree>& trees) {
+  std::int64_t count = 0;
+  for (const auto& [turn, chunk] : chosen.in_order) {
+    const auto tree = chosen.tree_of[chunk];
+    count += std::ssize(trees[tree].hops) * (chosen.tasks[tree].way == Way::both ? 2 : 1);
+  }
+  if (count > std::numeric_limits<std::int32_t>::max()) {
+    invalid("the steiner engine would make " + std::to_string(count) +
+            " transfers, more than 2^31 - 1; use fewer chunks");
+  }
+}
+
 }  // namespace
 
 Schedule steiner_schedule(const std::shared_ptr<const Topology>& topology,
@@ -186,6 +203,7 @@ Schedule steiner_schedule(const std::shared_ptr<const Topology>& topology,
     if (back.empty()) throw InfeasibleError("some link has no opposite link of the same bandwidth");
   }
   const auto packing = steiner::pack(*topology, chosen.tasks, back, part_of(progress, 0, 0.5));
+  check_count(chosen, packing.trees);
   Listing listing(*topology, back, chosen.tasks, packing.trees);
   for (const auto& [turn, chunk] : chosen.in_order) {
     const auto tree = chosen.tree_of[chunk];

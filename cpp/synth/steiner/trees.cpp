@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <queue>
@@ -51,12 +52,15 @@ class Packer {
       return std::pair(mix(a), a) <
              std::pair(mix(b), b);  // those of one group should not come at once
     });
-    const auto work = kVisits * static_cast<std::int64_t>(tasks_.size()) * topology_.links() + 1;
-    const auto rounds = std::clamp<std::int64_t>(kWork / work, 1, kRounds);
+    const bool switched = topology_.nodes() > topology_.npus();
+    std::int64_t visits =
+        1;  // through switches, the search for the next terminal starts anew each time
+    for (const auto& task : tasks_) visits += switched ? std::ssize(task.terminals) : kVisits;
+    const auto rounds = std::clamp<std::int64_t>(kWork / (visits * topology_.links()), 1, kRounds);
     Packing best;
     for (std::int64_t round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < order.size(); ++i) {
-        if (progress && i % 64 == 0) {
+        if (progress && (switched || i % 64 == 0)) {
           const auto done = static_cast<double>(round) +
                             static_cast<double>(i) / static_cast<double>(order.size());
           progress(done / static_cast<double>(rounds));

@@ -15,7 +15,8 @@
 // A tree both ways carries the sum to its root and the result back, over each link and the opposite one once. So its
 // root does not matter for the load; it is moved to the middle of the tree.
 //
-// Cost: O(links · log nodes) for each tree and round, times the number of times that a nearer NPU of the tree is found.
+// Cost: O(links · log nodes) for each tree and round, times the number of times that a nearer NPU of the tree is found. Links to
+// and from switches become dearer with each use, so with switches the search starts anew for each terminal.
 #pragma once
 
 #include <cstdint>

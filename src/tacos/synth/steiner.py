@@ -26,6 +26,8 @@ __all__ = ["ENGINE", "obstacle", "steiner"]
 
 _MOST_VISITS = 10**8
 """Largest product of trees and links, if each root has one tree: about ten seconds (measured)."""
+_TERMINALS = 16
+"""With switches, terminals that are joined in the time that a tree takes without them (measured)."""
 _MOST_TREES = 2048
 """Number of trees above which chunks share trees, as in ``cpp/synth/steiner/steiner.cpp``."""
 _ROUNDS, _ALL_ROUNDS = 5, 25_000_000
@@ -40,8 +42,8 @@ _SKIPS, _QUICK = 4, 50_000
 """Factor to the second chunk count, and the most transfers per chunk for which it is tried."""
 _MOST_SEARCHED = 2_000_000
 """Largest number of transfers to search: about five seconds."""
-_TIMING_US = 3.0
-"""Microseconds per transfer to schedule it, with NPUs on the way (measured)."""
+_TIMING_US = 1.8
+"""Microseconds per transfer to schedule it (measured)."""
 
 
 def steiner(
@@ -75,7 +77,7 @@ def steiner(
     """
     ENGINE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    moved = estimates.transfers(topology, resolved)
+    moved = _transfers(topology, resolved)
     estimates.check_memory(ENGINE.name, moved, _TRANSFER_BYTES * moved)
     facts = json.dumps({"engine": ENGINE.name})
     schedule = steiner_schedule(topology, resolved, facts, progress)
@@ -115,10 +117,33 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return f"a group of fewer than all {topology.npus} NPUs"
     if any(part.kind == "all_reduce" for part in collective.parts) and not _paired(topology):
         return "an opposite link of the same bandwidth for each link"
-    roots = sum(map(_roots, collective.parts))
-    if roots * topology.links > _MOST_VISITS:
-        return f"at most {_MOST_VISITS // max(topology.links, 1)} roots of trees, not {roots}"
+    if topology.npus > 1 and not _joins_npus(topology):
+        return "links between NPUs, since trees through switches alone gain nothing from other NPUs"
+    searches = sum(_roots(part) * _searches(topology, part) for part in collective.parts)
+    if searches * topology.links > _MOST_VISITS:
+        most = int(_MOST_VISITS / max(topology.links, 1))
+        return f"trees that are found in at most {most} searches, not {searches:.0f}"
     return ""
+
+
+def _joins_npus(topology: Topology) -> bool:
+    return bool(((topology.link_src < topology.npus) & (topology.link_dst < topology.npus)).any())
+
+
+def _searches(topology: Topology, part: CollectivePart) -> float:
+    """Return how often all links are visited for a tree; through switches, once for each terminal."""
+    return max(len(part.group) / _TERMINALS, 1.0) if topology.switches else 1.0
+
+
+def _transfers(topology: Topology, collective: Collective) -> float:
+    """Estimate the number of transfers: members are joined to the tree over all NPUs between them."""
+    moved = 0.0
+    for part in collective.parts:
+        members, kind = float(len(part.group)), kind_of(part)
+        hops = min(max(topology.npus / members, 1.0) ** 0.5, estimates.hops(topology))
+        trees = part.chunks * (1 if kind.rooted else members)
+        moved += trees * members * hops * (2 if kind.two_phases else 1)
+    return moved
 
 
 def _roots(part: CollectivePart) -> int:
@@ -139,9 +164,10 @@ def _paired(topology: Topology) -> bool:
 
 
 def _work(topology: Topology, collective: Collective, _again: bool) -> float:
-    moved = estimates.transfers(topology, collective)
+    moved = _transfers(topology, collective)
     chunks = sum(part.chunks * len(part.group) for part in collective.parts)
-    visits = topology.links * min(float(chunks), _MOST_TREES)
+    searches = max(_searches(topology, part) for part in collective.parts)
+    visits = topology.links * min(float(chunks), _MOST_TREES) * searches
     rounds = min(max(_ALL_ROUNDS // max(visits, 1.0), 1.0), _ROUNDS)
     # A search scales the estimates of reductions up, but trees take as long to pack without them.
     packed = 1 if any(part.sums for part in collective.parts) else 2
