@@ -25,7 +25,7 @@ constexpr double kFlowBudget = 3e8;        // links visited by flows (chosen)
 constexpr NodeId kNodesForFlows = 2048;    // in larger symmetric networks, dimensions suffice
 constexpr NodeId kNpusForRemainders = 64;  // in larger networks a byte more or less does not matter
 constexpr double kSame = 1 + 1e-9;
-constexpr double kMostGain = 1.2;       // of weighing the best cut in time again (measured: 1.06)
+constexpr double kMostGain = 1.5;       // of weighing the best cut in time again (measured: 1.47)
 constexpr std::size_t kMostRanges = 8;  // distances tried around one NPU
 
 double seconds(Ratio ratio) {

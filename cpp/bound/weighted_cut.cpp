@@ -13,6 +13,7 @@ namespace tacos {
 namespace {
 
 constexpr int kRounds = 60;           // changes of the weights (chosen: later ones gain little)
+constexpr int kFewRounds = 16;        // if none of them raises the bound (chosen)
 constexpr int kHalvings = 24;         // of the interval in which the least time is searched
 constexpr double kFirstChange = 2.0;  // exponent of the first change of a weight
 constexpr double kSlowing = 10.0;     // rounds after which changes are half as large
@@ -106,10 +107,14 @@ class WeightedCut {
 
   Time least(Time from) {
     double best = static_cast<double>(from);
-    for (int round = 0; round < kRounds && visits_ < kMostVisits; ++round) {
+    bool risen = false;
+    for (int round = 0; round < (risen ? kRounds : kFewRounds) && visits_ < kMostVisits; ++round) {
       std::vector<double> by_sender(u_.size()), by_taker(w_.size());
       const double sum = served(best, &by_sender, &by_taker);
-      if (sum < size_ * (1 - kRounding)) best = last_too_short(best);
+      if (sum < size_ * (1 - kRounding)) {
+        best = last_too_short(best);
+        risen = true;
+      }
       if (sum <= 0) break;
       const double change = kFirstChange / (1 + round / kSlowing);
       shift(u_, by_sender, sum, change);

@@ -274,6 +274,8 @@ def _pairs(
         flow_s, lengths = _concurrent_flow(topology, collective, report.bandwidth_s)
         time_s = _distance_bound(topology, collective, lengths, progress)
         exact = time_s * (1 + 1e-6) >= flow_s
+        for _, length in () if exact else _lengths(topology):
+            time_s = max(time_s, _distance_bound(topology, collective, length, progress))
         return _Pairs(time_s, exact, "all pairs' bytes fill the links, however they are routed")
     times = {
         what: _distance_bound(topology, collective, length, progress) for what, length in candidates
@@ -538,7 +540,8 @@ def _bottleneck(topology: Topology, report: BoundReport, collective: Collective)
     times = 2 * (cut.sets - 1)
     sort = "NPUs" if len(cut.nodes) == 1 else _PLURALS.get(name.split()[0], "sets of NPUs")
     which = f"the {cut.sets} {sort} ({name}, …)"
-    if len(cut.nodes) == 1 and cut.sets < min(len(part.group) for part in collective.parts):
+    nodes = np.bincount([index for index in cut.set_of if index >= 0], minlength=1)  # of each set
+    if cut.set_of and nodes.max() > 1 and (np.sort(nodes)[:-1] == 1).all():
         others = cut.sets - 2  # without this member and the rest
         more = f" and {others} more member{'s'[: others - 1]}, each alone," if others else ""
         which = f"{name}{more} and the rest of the network"
