@@ -86,15 +86,17 @@ void bind_run_program(nb::module_& m) {
         auto paced = lower_paced(schedule, in_place, report,
                                  limit.value_or(std::numeric_limits<Time>::max()));
         return std::tuple(std::make_shared<Program>(std::move(paced.program)), paced.window,
-                          paced.dependencies, paced.shared);
+                          paced.dependencies, paced.shared, paced.runs);
       },
       "schedule"_a, nb::kw_only(), "in_place"_a = false, "limit"_a = nb::none(),
       "progress"_a = nb::none(),
-      "The program of a schedule with the window that runs fastest, that window, and the program's "
-      "times\n"
-      "with links that serve first come, first served, and with shared links (-1: not run). If no "
-      "window is\n"
-      "below the limit, both times are at or above it.");
+      "The program of a schedule with the window that runs fastest, that window, the program's "
+      "times "
+      "with\n"
+      "links that serve first come, first served, and with shared links (-1: not run), and the "
+      "number "
+      "of\n"
+      "simulations. If no window is below the limit, both times are at or above it.");
   m.def("departures", &departure_columns, "schedule"_a,
         nb::sig("def departures(schedule: Schedule) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),

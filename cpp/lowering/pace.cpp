@@ -61,9 +61,11 @@ class Runs {
     return times;
   }
   Time missed() const { return missed_; }
+  std::int32_t count() const { return count_; }
 
  private:
-  Time run(const Program& program, bool shared) const {
+  Time run(const Program& program, bool shared) {
+    ++count_;
     simulation::ProgramOptions options;
     options.record = false;
     options.timing = shared ? simulation::Timing::shared : simulation::Timing::dependencies;
@@ -77,6 +79,7 @@ class Runs {
   std::vector<std::int64_t> bytes_;
   bool shared_first_ = false;
   Time missed_ = 0;
+  std::int32_t count_ = 0;
 };
 
 }  // namespace
@@ -107,7 +110,9 @@ Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progr
       last.emplace(Paced{std::move(program), kWindows[i], least, least});
     }
   }
-  return std::move(best ? *best : *last);
+  Paced& found = best ? *best : *last;
+  found.runs = runs.count();
+  return std::move(found);
 }
 
 }  // namespace tacos

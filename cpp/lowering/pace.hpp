@@ -12,6 +12,7 @@
 // If no two connections share a link, the window does not matter, and nothing is simulated.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "model/program.hpp"
@@ -27,6 +28,7 @@ struct Paced {
   // not run: no links are shared, or there are too many transfers. If no window is below the limit, both are the
   // least time that was found to miss it.
   Time dependencies = -1, shared = -1;
+  std::int32_t runs = 0;  // number of simulations, of which each costs about the same
 };
 
 Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress,

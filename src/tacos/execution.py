@@ -8,7 +8,7 @@ judged by one of the rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -64,12 +64,14 @@ class Execution:
         first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
         ordered: Whether there is such an order, as in a schedule.
+        runs: Number of simulations that this took, of which each costs about the same.
     """
 
     order_ps: int
     first_come_ps: int
     shared_ps: int
     ordered: bool = True
+    runs: int = field(default=0, compare=False)
 
     @property
     def dependencies_ps(self) -> int:
@@ -183,7 +185,7 @@ def execution(
             ).time_ps
             for rule in RULES[1:]
         )
-        return Execution(first_come, first_come, shared, ordered=False)
+        return Execution(first_come, first_come, shared, ordered=False, runs=len(RULES[1:]))
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     check_target(target)
@@ -199,8 +201,9 @@ def execution(
     in_order = schedule.time_ps  # links that keep the schedule's order keep its times
     limit = to_beat_ps if target is None else None
     try:
-        program, _, first_come, shared = lower_paced(schedule, limit=limit, progress=progress)
+        program, _, first_come, shared, runs = lower_paced(schedule, limit=limit, progress=progress)
         if shared < 0:  # no link is shared, so no window had to be chosen
+            runs = len(RULES[1:])
             first_come, shared = (
                 simulate(
                     program, schedule.topology, timing=rule, record=False, progress=progress
@@ -208,11 +211,12 @@ def execution(
                 for rule in RULES[1:]
             )
     except ValueError:  # switches that multicast or reduce
+        runs = len(RULES[1:])
         first_come, shared = (
             simulate(schedule, timing=rule, record=False, progress=progress).time_ps
             for rule in RULES[1:]
         )
-    return Execution(in_order, first_come, shared)
+    return Execution(in_order, first_come, shared, runs=runs)
 
 
 def executed(schedule: Schedule, rule: Rule) -> Trace:

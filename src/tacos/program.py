@@ -113,7 +113,7 @@ def lower(
     check_type("schedule", schedule, Schedule)
     program: Program | None = None
     if window is None and rank is None:
-        program, window, _, _ = lower_paced(schedule, in_place=in_place, progress=progress)
+        program, window, *_ = lower_paced(schedule, in_place=in_place, progress=progress)
     if program is None or not reuse_scratch:
         program = _lower(
             schedule,

@@ -157,8 +157,8 @@ def test_slow_networks(chunks):
 def test_chunks_wait_for_slow_links_however_fast_others_are():
     """Boxes of six NPUs, joined by links on which a chunk takes 10^5 times as long as inside of a box.
 
-    A chunk that cannot start for long, measured in times of the fastest link, is laid after all others instead of giving its
-    hubs up: one hub takes 16 us per chunk, all 30 members as hubs take 80 us.
+    A chunk that cannot start for long, measured in times of the fastest link, is laid after all others. If its hubs were given
+    up instead, the remaining sets of hubs would take 80 us per chunk and not 16.
     """
     npus, box, leaf = 30, 6, 35
     inside = [(npu, npus + npu // box, "450GB/s", 0) for npu in range(npus)]

@@ -49,7 +49,7 @@ _BESIDE = 0.2
 """Least share of the work for other ways to all-reduce after the halves."""
 _KEPT = 1.01
 """Ratio of executed to schedule time up to which the halves count as executed without loss."""
-_SAME = 1.05
+_HALVES_SUFFICE = 1.05
 """Ratio of their bound to that of an all-reduce up to which two halves are tried first."""
 _OF_A_SEARCH = ("best_of", "not_tried")
 """Facts about a search, which are not facts about a schedule that is made of its answer."""
@@ -324,7 +324,7 @@ class Auto:
         for i, one in enumerate(results[:_REFINED]):
             shared = self.judge.target != "schedule" and shares_links(one.schedule)
             # A schedule that shares links and was not worth executing before is not worth it now.
-            if one.time_ps <= _HOPEFUL * results[0].time_ps and (i == 0 or one.run or not shared):
+            if one.time_ps <= _HOPEFUL * results[0].time_ps and (i == 0 or one.runs or not shared):
                 hoped[i] = float(i - len(results))  # all of them once, in this order
         best = results[0].time_ps
         whole = self.budget.worth(best) - self.budget.used
@@ -396,7 +396,7 @@ class Auto:
 
     def _halves_suffice(self, half: Question) -> bool:
         """Return whether two halves may come as close to the bound as any all-reduce."""
-        return 2 * half.bound.time_ps <= _SAME * self.question.bound.time_ps
+        return 2 * half.bound.time_ps <= _HALVES_SUFFICE * self.question.bound.time_ps
 
     def _in_halves(
         self, half: Question, best_ps: float, *, refines: bool, matches: bool

@@ -14,7 +14,8 @@ from tacos.collective import kind_of
 from tacos.synth import ENGINES
 
 if TYPE_CHECKING:
-    from tacos._core import Collective, Schedule
+    from tacos._core import Collective
+    from tacos.search.judging import Answer
     from tacos.search.question import Question
     from tacos.synth.engine import Engine
 
@@ -49,8 +50,8 @@ _GOOD_ENOUGH = 1.005
 """Factor on the best time within which fewer chunks are preferred, at normal effort."""
 _REVERSED, _JOINED, _PLAIN = 1.6, 2.0, 0.5
 """Factors on the time of an engine and of executions for sums, for sums that are also spread, and without switches (measured)."""
-_RUN_US, _LOSSY_US = 2.5, 8.0
-"""Microseconds per transfer to execute a schedule, or one that loses time and is lowered in several ways (measured)."""
+_RUN_US = 1.25
+"""Microseconds per transfer to execute a schedule once, under one rule (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,9 @@ class Budget:
         """Return the amount of used work up to which one engine may continue, given its share of the rest."""
         return self.used + share * (min(self.worth(best_ps), self.total) - self.used)
 
-    def executed(self, schedule: Schedule, executed_ps: int) -> None:
-        """Count the work of an execution."""
-        lossy = executed_ps > (1 + MET) * schedule.time_ps
-        self.used += (_LOSSY_US if lossy else _RUN_US) * schedule.transfers
+    def executed(self, answer: Answer) -> float:
+        """Return the work of the executions of a schedule."""
+        return _RUN_US * answer.runs * answer.schedule.transfers
 
     def worth(self, best_ps: float) -> float:
         """Return the work that may be spent in all: the closer the best time is to the bound, the less."""

@@ -38,6 +38,8 @@ _STEPS, _STEP = 4, 0.75
 """Synthesizers improve in steps: with fewer chunk counts, they are assumed to reach this factor of their best time."""
 _SURE = 0.5
 """Share of the least loss by execution so far that schedules of more chunks are assumed to lose as well."""
+_OVER = 1.25
+"""Multiple of the whole work that the execution of one more schedule may reach (chosen)."""
 _MOST_GAIN = 6.0
 """Largest speed-up from more chunks than the first count; rooted collectives gain more."""
 
@@ -70,8 +72,8 @@ class ChunkSearch:
     def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
         """Judge a schedule, and count the work if it was run."""
         answer = self.judge.judged(schedule, to_beat)
-        if self.budget is not None and answer.run:
-            self.budget.executed(schedule, answer.time_ps)
+        if self.budget is not None:
+            self.budget.used += self.budget.executed(answer)
         return answer
 
     def counted(
@@ -204,7 +206,7 @@ class EngineSearch:
 
     def least_loss(self) -> float:
         """Return the least factor so far by which execution took longer than the schedule."""
-        runs = (one for one in self.results if one.run)
+        runs = (one for one in self.results if one.runs)
         return min((one.time_ps / one.schedule.time_ps for one in runs), default=1.0)
 
     def _trusted_ps(self, limited: bool) -> float:
@@ -273,7 +275,9 @@ class EngineSearch:
             return False  # it could not be judged
         if budget is None:
             return True
-        return budget.used + budget.run(self.engine, cut, True) <= self._allowance
+        after = budget.used + budget.run(self.engine, cut, True)
+        executing = grows * budget.executed(self.results[-1]) if executes else 0.0
+        return after <= self._allowance and after + executing <= _OVER * budget.total
 
     def _patience(self) -> int:
         """Return the number of chunk counts in a row that may fail to help."""

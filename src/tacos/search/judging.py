@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos.errors import LimitError, TacosError, VerificationError, WrongScheduleWarning
-from tacos.execution import execution, shares_links
+from tacos.execution import execution
 from tacos.synth import ENGINES
 from tacos.verify import verify as verify_schedule
 
@@ -31,8 +31,8 @@ class Answer(NamedTuple):
     time_ps: int
     known: bool
     """Whether its executed time is known."""
-    run: bool = False
-    """Whether it was run."""
+    runs: int = 0
+    """Number of times that it was run."""
     counts: tuple[int, ...] = ()
     """The chunk counts that the engine was run with, where they were searched."""
 
@@ -89,9 +89,8 @@ class Judge:
             self._refusal = self._refusal or str(error)
             return Answer(schedule, _TOO_LARGE, known=False)
         lost = int(_UNKNOWN_LOSS * schedule.time_ps)
-        ran = found is not None and shares_links(schedule)
-        time_ps = found.time_ps(self.target) if found else lost
-        return Answer(schedule, time_ps, known=found is not None, run=ran)
+        time_ps, runs = (found.time_ps(self.target), found.runs) if found else (lost, 0)
+        return Answer(schedule, time_ps, known=found is not None, runs=runs)
 
     def first_right(self, candidates: list[Answer]) -> Answer:
         """Return the first candidate that the verifier accepts, and report each one that it rejects.

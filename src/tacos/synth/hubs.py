@@ -57,6 +57,8 @@ _FAMILIES, _LAID = 6, 6.0
 _HOP_US, _KEPT_ACROSS = 0.06, 1.3
 """Microseconds that a hop counts as work, and the mean number of lists with receivers that are kept. A hop takes 0.1 to 0.25;
 if it counted as more, too few chunk counts would be tried."""
+_SPREAD_US, _SPREAD_LINKS_US = 8.0, 1.0
+"""Microseconds to place a chunk from one member to another in an all-gather: with switches, and without (measured)."""
 _LAY_US, _PAIR_US, _ACROSS_US = 0.12, 3.0, 0.6
 """Microseconds to place one hop of a chunk, to find the route between two members, and per cube of the members for sets
 with receivers (measured)."""
@@ -139,10 +141,8 @@ def hubs(
     def tried(sets: list[_Set], hops: int, most_ps: int = 0) -> Schedule | None:
         try:
             return solve(topology, resolved, sets, hops, most_ps)
-        except (
-            InfeasibleError
-        ):  # hubs without hops to each other, too slow, or times that cannot be kept
-            return None
+        except InfeasibleError:
+            return None  # hubs without hops to each other, too slow, or times that cannot be kept
 
     if "families" not in known:
         known["families"] = _fastest(
@@ -416,7 +416,8 @@ def _work(topology: Topology, collective: Collective, again: bool) -> float:
     hops = topology.links + (members**2 if many else 0)
     laying = _LAY_US * hops * members * part.chunks
     if not kind_of(part).two_phases:
-        return laying + _HOP_US * _HOPS
+        placing = _SPREAD_US if topology.switches else _SPREAD_LINKS_US
+        return max(laying, placing * members**2 * part.chunks) + _HOP_US * _HOPS
     if not _reaches_across(topology):
         replacing = _KEPT * _HOP_US * _HOPS
         if again:
