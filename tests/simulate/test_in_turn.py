@@ -91,16 +91,21 @@ def test_rounds_find_what_the_event_loop_finds(order, congestion, data):
 @given(order=orders(), timing=st.sampled_from(TIMINGS), congestion=st.booleans(), data=st.data())
 @settings(max_examples=60)
 def test_a_record_is_the_same_however_a_run_is_followed(order, timing, congestion, data):
-    """Every column of the record: intervals, arrivals and causes, in their order."""
+    """Every column of the record: intervals, arrivals and causes, in their order, also with a slow link or NPU."""
     for given_ in runnable(order.retimed(), data):
+        slow = Fault(link=0, begin="1us", slowdown=2)
+        late = Straggler(npu=0, late="1us", slowdown=2)
+        faults = data.draw(st.sampled_from([(), (slow,)]))
+        stragglers = data.draw(st.sampled_from([(), (late,)]))
         for jitter in (0, 3, US):
             chosen, expected = (
-                record(given_, in_turn, timing, congestion, jitter) for in_turn in (None, False)
+                record(given_, in_turn, timing, congestion, jitter, faults, stragglers)
+                for in_turn in (None, False)
             )
             assert chosen == expected
 
 
-def record(schedule, in_turn, timing, congestion, jitter):
+def record(schedule, in_turn, timing, congestion, jitter, faults=(), stragglers=()):
     """Return the record of a run, or its error."""
     try:
         found = _core.simulate(
@@ -112,7 +117,7 @@ def record(schedule, in_turn, timing, congestion, jitter):
             record=True,
             jitter_ps=jitter,
             seed=1,
-            **disturbances(schedule.topology, (), ()),
+            **disturbances(schedule.topology, faults, stragglers),
         )
     except InfeasibleError as error:
         return str(error)
