@@ -141,8 +141,8 @@ def synthesize(
     >>> topo = tacos.topology.ring(8, bandwidth="50GB/s", latency="500ns")
     >>> coll = tacos.collective.all_reduce(topo, "64MB")
     >>> best = synthesize(topo, coll)
-    >>> round(best.efficiency, 3)
-    0.999
+    >>> best.efficiency > 0.999
+    True
     """
     topology = topology_of(topology)
     check_sizes(topology, collective)
