@@ -103,27 +103,15 @@ class Auto:
         if (quick := self._near_enough()) is not None:
             only = {quick.schedule.engine: quick.time_ps * 1e-12}
             return noted(quick, {"best_of": only, "not_tried": self.left_out}).schedule
-        whole = self.budget.total
         half = self._half()
+        first = half is not None and self._halves_come_first(half)
         known: list[Answer] = []
-        # If bandwidth dominates, an all-reduce is hardly faster than its halves, which take less work to find. A time limit
-        # could end the search before the halves are joined, so they come last then.
-        first = (
-            half is not None
-            and self.watch.end is None
-            and self._large()
-            and self._halves_suffice(half)
-        )
         if half is not None and first:
             known = self._in_halves(half, math.inf, refines=refines, matches=matches)
-            # Executed, both halves may lose time that neither of them loses alone.
-            self.halved = any(one.time_ps <= _KEPT * one.schedule.time_ps for one in known)
-        if refines:
-            self.budget.total *= 1 - (_REFINING_LATENT if self._latent() else _REFINING)
-        if self.halved:
-            self.budget.total = max(self.budget.total, self.budget.used + _BESIDE * whole)
-        else:
-            self.budget.used = 0.0  # everything is still to be done
+        # Executed, both halves may lose time that neither of them loses alone.
+        self.halved = any(one.time_ps <= _KEPT * one.schedule.time_ps for one in known)
+        whole = self.budget.total
+        self._reserve(refines=refines)
         matching = matched_ports(self.question.topology) if matches else None
         if self.halved and any(one.schedule.matched_ports for one in known):
             matching = None  # the halves show what matched ports can reach
@@ -145,6 +133,24 @@ class Auto:
         # An engine that was run with matched ports only may have been left out after that.
         not_tried = [name for name in self.left_out if name not in times]
         return noted(results[0], {"best_of": times, "not_tried": not_tried}).schedule
+
+    def _halves_come_first(self, half: Question) -> bool:
+        """Return whether to look for the halves of an all-reduce first.
+
+        If bandwidth dominates, an all-reduce is hardly faster than its halves, which take less work to find. A time limit
+        could end the search before the halves are joined, so they come last then.
+        """
+        return self.watch.end is None and self._large() and self._halves_suffice(half)
+
+    def _reserve(self, *, refines: bool) -> None:
+        """Reduce the work by what is reserved for refining, and leave some for other ways to all-reduce after the halves."""
+        whole = self.budget.total
+        if refines:
+            self.budget.total *= 1 - (_REFINING_LATENT if self._latent() else _REFINING)
+        if self.halved:
+            self.budget.total = max(self.budget.total, self.budget.used + _BESIDE * whole)
+        else:
+            self.budget.used = 0.0  # halves that are of no use do not count
 
     def _near_enough(self) -> Answer | None:
         """Return the answer of an engine that suffices by itself if it is close enough to the bound; otherwise None."""
