@@ -11,7 +11,7 @@
 #include "support/error.hpp"
 #include "support/index.hpp"
 #include "synth/neighbours.hpp"
-#include "synth/timeline.hpp"
+#include "synth/reservations.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
 
@@ -88,7 +88,7 @@ class Refinement {
         hops_(std::make_shared<Routes>(hops_of(schedule, progress))),
         options_(options),
         random_(options.seed),
-        lines_(at(schedule.topology().links())),
+        reserved_(schedule.topology().links()),
         out_(at(schedule.topology().nodes())),
         reached_(at(schedule.topology().nodes()), kNever),
         useful_(at(schedule.topology().nodes())) {
@@ -240,15 +240,14 @@ class Refinement {
     std::shuffle(chosen.begin(), chosen.end(), random_);
   }
 
-  void take(RouteId hop, std::size_t size, Time start, bool taken) {
+  std::span<const Routes::Window> windows(RouteId hop, std::size_t size) const {
     const auto& all = windows_[size];
-    for (auto w = all.begin[at(hop)]; w < all.begin[at(hop) + 1]; ++w) {
-      const auto& window = all.windows[w];
-      const Time begin = start + window.offset, end = begin + window.busy;
-      auto& line = lines_[at(window.link)];
-      if (begin == end) continue;
-      taken ? line.take(begin, end) : line.give_back(begin, end);
-    }
+    const auto first = all.begin[at(hop)];
+    return std::span(all.windows).subspan(first, all.begin[at(hop) + 1] - first);
+  }
+
+  void take(RouteId hop, std::size_t size, Time start, bool taken) {
+    reserved_.mark(windows(hop, size), start, taken);
   }
 
   // Takes the times of a chunk's tree, or gives them back; sets when the chunk has arrived.
@@ -262,17 +261,7 @@ class Refinement {
 
   Time earliest(RouteId hop, std::size_t size, Time ready) {
     ++looked_at_;
-    const auto& all = windows_[size];
-    const auto first = all.begin[at(hop)], end = all.begin[at(hop) + 1];
-    for (auto w = first, settled = first; settled < end;) {
-      const auto& window = all.windows[w];
-      const Time wanted = ready + window.offset;
-      const Time possible = lines_[at(window.link)].next_free(wanted, window.busy);
-      settled = possible > wanted ? first + 1 : settled + 1;
-      ready += possible - wanted;
-      w = w + 1 == end ? first : w + 1;
-    }
-    return ready;
+    return reserved_.free_start(windows(hop, size), ready, false);
   }
 
   // Gives a chunk a new tree, adding the hop that arrives first each time; false if some NPU was not reached.
@@ -303,7 +292,7 @@ class Refinement {
       offers_.pop_back();
       const NodeId npu = destination(best.hop);
       if (reached_[at(npu)] != kNever) continue;
-      if (lines_full(best.hop, spread.size, best.start)) {
+      if (links_busy(best.hop, spread.size, best.start)) {
         offer(best.hop);
         continue;
       }
@@ -318,7 +307,7 @@ class Refinement {
     return missing == 0;
   }
 
-  bool lines_full(RouteId hop, std::size_t size, Time start) {
+  bool links_busy(RouteId hop, std::size_t size, Time start) {
     return earliest(hop, size, start) != start;
   }
 
@@ -355,7 +344,7 @@ class Refinement {
   std::mt19937_64 random_;
   std::map<std::int64_t, std::size_t> sizes_;
   std::vector<Windows> windows_;  // per distinct size of chunks
-  std::vector<Timeline> lines_;
+  Reservations reserved_;
   std::vector<std::vector<RouteId>> out_;  // hops that leave a node
   std::vector<Spread> spreads_;
   std::vector<Time> end_;  // when each of them has arrived everywhere

@@ -12,7 +12,7 @@
 #include "model/routes.hpp"
 #include "support/index.hpp"
 #include "synth/neighbours.hpp"
-#include "synth/timeline.hpp"
+#include "synth/reservations.hpp"
 
 namespace tacos {
 
@@ -22,7 +22,7 @@ class TimedHops {
   TimedHops(const std::shared_ptr<const Topology>& topology, std::span<const NodeId> members,
             std::int64_t typical_bytes, const Progress& progress)
       : routes_(std::make_shared<Routes>(neighbour_routes(topology, typical_bytes, progress))),
-        lines_(at(topology->links())),
+        reserved_(topology->links()),
         in_(at(topology->nodes())),
         out_(at(topology->nodes())),
         straight_in_(at(topology->nodes())),
@@ -77,30 +77,14 @@ class TimedHops {
   Time shortest() const { return size_->shortest; }
   Time longest() const { return size_->longest; }
 
-  void take(RouteId hop, Time start) { mark(hop, start, true); }
-  void give_back(RouteId hop, Time start) { mark(hop, start, false); }
+  void take(RouteId hop, Time start) { reserved_.mark(windows(hop), start, true); }
+  void give_back(RouteId hop, Time start) { reserved_.mark(windows(hop), start, false); }
 
   // The first start from `moment` on at which all links of a hop are free when it reaches them; backwards, the last such
   // start up to `moment`.
   Time free_start(RouteId hop, Time moment, bool backwards) {
     ++looked_at;
-    const auto first = size_->begin[at(hop)], end = size_->begin[at(hop) + 1];
-    if (end - first == 1) {
-      const auto& [link, offset, busy] = size_->windows[first];
-      const auto& line = lines_[at(link)];
-      const Time wanted = moment + offset;
-      return (backwards ? line.last_free(wanted, busy) : line.next_free(wanted, busy)) - offset;
-    }
-    for (auto w = first, settled = first; settled < end;) {
-      const auto& [link, offset, busy] = size_->windows[w];
-      const Time wanted = moment + offset;
-      const auto& line = lines_[at(link)];
-      const Time possible = backwards ? line.last_free(wanted, busy) : line.next_free(wanted, busy);
-      settled = possible != wanted ? first + 1 : settled + 1;
-      moment += possible - wanted;
-      w = w + 1 == end ? first : w + 1;
-    }
-    return moment;
+    return reserved_.free_start(windows(hop), moment, backwards);
   }
 
   std::int64_t looked_at = 0;  // calls of free_start()
@@ -113,19 +97,14 @@ class TimedHops {
     Time shortest = std::numeric_limits<Time>::max(), longest = 0;
   };
 
-  void mark(RouteId hop, Time start, bool taken) {
-    for (auto w = size_->begin[at(hop)]; w < size_->begin[at(hop) + 1]; ++w) {
-      const auto& [link, offset, busy] = size_->windows[w];
-      const Time begin = start + offset, end = begin + busy;
-      if (begin == end) continue;
-      auto& line = lines_[at(link)];
-      taken ? line.take(begin, end) : line.give_back(begin, end);
-    }
+  std::span<const Routes::Window> windows(RouteId hop) const {
+    const auto first = size_->begin[at(hop)];
+    return std::span(size_->windows).subspan(first, size_->begin[at(hop) + 1] - first);
   }
 
   std::shared_ptr<const Routes> routes_;
   std::vector<NodeId> sources_, targets_;  // of each hop
-  std::vector<Timeline> lines_;
+  Reservations reserved_;
   std::vector<std::vector<RouteId>> in_, out_, straight_in_, straight_out_;
   std::map<std::int64_t, Size> sizes_;  // by bytes
   const Size* size_ = nullptr;          // the present one
