@@ -8,6 +8,7 @@
 #include "synth/greedy.hpp"
 #include "synth/greedy_steps.hpp"
 #include "synth/hubs.hpp"
+#include "synth/justify.hpp"
 #include "synth/multitree.hpp"
 #include "synth/refine.hpp"
 #include "synth/steiner/steiner.hpp"
@@ -120,6 +121,15 @@ void bind_synth(nb::module_& m) {
       "schedule"_a, nb::kw_only(), "seed"_a = 0, "hops"_a, "goal_ps"_a = 0, "provenance"_a = "{}",
       "progress"_a = nb::none(),
       "The schedule after local search over what spreads finished values; see tacos.refine.");
+  m.def(
+      "justify",
+      [](const std::shared_ptr<Schedule>& schedule, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Schedule>(justify(*schedule, report));
+      },
+      "schedule"_a, nb::kw_only(), "progress"_a = nb::none(),
+      "The schedule after its transfers were moved in time; see tacos.refine.");
   m.def(
       "meet_at_hubs",
       [](const std::shared_ptr<Topology>& topology, const std::shared_ptr<Collective>& collective,

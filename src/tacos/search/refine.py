@@ -3,6 +3,8 @@
 Engines build a schedule in one pass. :func:`refine` improves an existing schedule, a few chunks at a time: it removes some
 of the chunks that arrive last, and reinserts each over the hops that arrive first, into the gaps that the others leave
 (``cpp/synth/refine.hpp`` has the method). Reductions are refined backwards in time, where collecting becomes spreading.
+At the beginning, and whenever that gains nothing, all transfers are moved in time over the same routes, first as late and then
+as early as possible (``cpp/synth/justify.hpp``).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tacos._core import Schedule
+from tacos._core import Schedule, justify
 from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.collective import kind_of
@@ -32,6 +34,8 @@ _SLICE, _SLICE_PER_TRANSFER = 400_000, 8
 """Least number of hops in a slice, in total and per transfer."""
 _START_PER_TRANSFER = 4
 """Cost of starting a slice, per transfer, in hops that could be examined in that time."""
+_JUSTIFY_PER_TRANSFER = 12
+"""Cost of moving all transfers in time, per transfer, in hops that could be examined in that time."""
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
@@ -214,10 +218,16 @@ class _Search:
             backwards = directions[slices % len(directions)]
             budget = min(step, total - self.done)
             try:
+                # Transfers are justified in the direction in which they will be spread.
                 start = shortest.reverse(report) if backwards else shortest
+                if slices == 0:
+                    start = self.justified(start, total, report)
                 found = _refine(
                     start, seed=self.seed + slices, hops=budget, goal_ps=goal, progress=report
                 )
+                self.done += budget + _START_PER_TRANSFER * schedule.transfers
+                if found.time_ps >= _GAIN * shortest.time_ps:
+                    found = self.justified(found, total, report)
                 if backwards:
                     found = found.reverse(report)
             except InfeasibleError:
@@ -225,7 +235,6 @@ class _Search:
             failures = 0 if found.time_ps < _GAIN * shortest.time_ps else failures + 1
             if found.time_ps <= shortest.time_ps:
                 shortest = found
-            self.done += budget + _START_PER_TRANSFER * schedule.transfers
             slices += 1
             report(0.0)  # a slice may be too short to report by itself
             if shortest.time_ps < _NEWS * judged.time_ps:
@@ -233,6 +242,17 @@ class _Search:
         if shortest.time_ps < judged.time_ps:
             judge()
         return fastest
+
+    def justified(
+        self, schedule: Schedule, total: int, progress: Callable[[float], object]
+    ) -> Schedule:
+        """Move transfers in time while that shortens the schedule and there are hops left."""
+        while True:
+            found = justify(schedule, progress=progress)
+            self.done += _JUSTIFY_PER_TRANSFER * schedule.transfers
+            if found.time_ps >= _GAIN * schedule.time_ps or self.done >= total:
+                return found
+            schedule = found
 
     def executed(self, schedule: Schedule, to_beat_ps: int | None = None) -> int:
         """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""

@@ -1,0 +1,347 @@
+#include "synth/justify.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/error.hpp"
+#include "support/index.hpp"
+#include "synth/reservations.hpp"
+#include "timing/compose.hpp"
+#include "timing/retime.hpp"
+
+namespace tacos {
+
+namespace {
+
+constexpr std::size_t kMostPairs = std::size_t{1} << 21;  // of events: at most 150 MB of edges
+
+// `after` starts at least `lag`, which may be negative, later than `before`.
+struct Edge {
+  std::size_t before, after;
+  Time lag;
+};
+
+// The edges at each transfer, which is one of their ends.
+class Edges {
+ public:
+  Edges(const std::vector<Edge>& all, std::size_t transfers, std::size_t Edge::* end)
+      : begin_(transfers + 1, 0), edges_(all.size()) {
+    for (const auto& edge : all) ++begin_[edge.*end + 1];
+    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+    auto next = begin_;
+    for (const auto& edge : all) edges_[next[edge.*end]++] = edge;
+  }
+  std::span<const Edge> of(std::size_t transfer) const {
+    return std::span(edges_).subspan(begin_[transfer], begin_[transfer + 1] - begin_[transfer]);
+  }
+
+ private:
+  std::vector<std::size_t> begin_;
+  std::vector<Edge> edges_;
+};
+
+// The transfers of a schedule, with their starts, and what must stay in order.
+class Plan {
+ public:
+  explicit Plan(const Schedule& schedule) : schedule_(schedule) {
+    if (schedule.topology().spec().reduce_bandwidth_Bps > 0)
+      throw InfeasibleError("sums that take time cannot be justified");
+    read();
+    if (const auto edges = dependencies()) {
+      before_.emplace(*edges, start.size(), &Edge::after);
+      after_.emplace(*edges, start.size(), &Edge::before);
+    }
+  }
+
+  // False if there are too many pairs of events to look at.
+  bool known() const { return before_.has_value(); }
+  // The edges from what comes before a transfer, and to what comes after it.
+  std::span<const Edge> before(std::size_t i) const { return before_->of(i); }
+  std::span<const Edge> after(std::size_t i) const { return after_->of(i); }
+
+  std::span<const Routes::Window> windows(std::size_t i) const { return windows_[shape_[i]]; }
+  std::int32_t links() const { return schedule_.topology().links(); }
+  bool one_link() const {
+    return std::all_of(windows_.begin(), windows_.end(), [](auto& one) { return one.size() == 1; });
+  }
+
+  Time end() const {
+    Time last = 0;
+    for (std::size_t i = 0; i < start.size(); ++i) last = std::max(last, start[i] + flight[i]);
+    return last;
+  }
+
+  // All transfers, the first to start first.
+  std::vector<std::size_t> by_start() const {
+    return sorted([&](std::size_t a, std::size_t b) { return start[a] < start[b]; });
+  }
+  // All transfers, the last to arrive first.
+  std::vector<std::size_t> by_arrival() const {
+    return sorted(
+        [&](std::size_t a, std::size_t b) { return start[a] + flight[a] > start[b] + flight[b]; });
+  }
+
+  std::optional<Schedule> schedule() const {
+    const auto step = dense_rank(start);
+    return at_starts(schedule_.shared_collective(), schedule_.shared_routes(),
+                     {route_, chunk_, step, op_, reads_}, start, schedule_.provenance());
+  }
+
+  std::vector<Time> start, flight;  // of each transfer
+
+ private:
+  void read() {
+    const auto& t = schedule_.stored();
+    const auto& routes = schedule_.routes();
+    std::map<std::pair<RouteId, std::int64_t>, std::size_t> shapes;  // by route and bytes
+    for (std::int32_t lane = 0; lane < schedule_.lanes(); ++lane) {
+      const RouteId route = t.lane_route[at(lane)];
+      if (routes.kind(route) != RouteKind::path || routes.legs(route) != 1)
+        throw InfeasibleError("only schedules over paths of one leg can be justified");
+      for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
+        const auto bytes = schedule_.collective().bytes(t.chunk[at(i)]);
+        const auto [shape, fresh] = shapes.try_emplace({route, bytes}, windows_.size());
+        if (fresh) routes.windows(route, 0, bytes, windows_.emplace_back());
+        shape_.push_back(shape->second);
+        route_.push_back(route);
+        chunk_.push_back(t.chunk[at(i)]);
+        op_.push_back(t.lane_op[at(lane)]);
+        reads_.push_back(t.lane_reads[at(lane)]);
+        start.push_back(schedule_.start(lane, i, 0));
+        flight.push_back(schedule_.arrival(lane, i) - start.back());
+      }
+    }
+  }
+
+  // A start that reads `acc` of a chunk at an NPU, or an arrival that writes it.
+  struct Event {
+    ChunkId chunk;
+    NodeId npu;
+    Time time;
+    bool reads;  // arrivals at t are visible to starts at t
+    std::size_t transfer;
+  };
+
+  std::optional<std::vector<Edge>> dependencies() const {
+    std::vector<Event> events;
+    for (std::size_t i = 0; i < start.size(); ++i) {
+      const auto& routes = schedule_.routes();
+      const NodeId from = routes.sources(route_[i])[0], to = routes.destinations(route_[i])[0];
+      if (reads_[i] == static_cast<std::uint8_t>(Reads::acc))
+        events.push_back({chunk_[i], from, start[i], true, i});
+      events.push_back({chunk_[i], to, start[i] + flight[i], false, i});
+    }
+    std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+      return std::tie(a.chunk, a.npu, a.time, a.reads, a.transfer) <
+             std::tie(b.chunk, b.npu, b.time, b.reads, b.transfer);
+    });
+    std::vector<Edge> edges;
+    for (std::size_t first = 0, pairs = 0, i = 0; i < events.size(); ++i) {
+      if (events[first].chunk != events[i].chunk || events[first].npu != events[i].npu) first = i;
+      pairs += i - first;
+      if (pairs > kMostPairs) return std::nullopt;
+      for (std::size_t k = first; k < i; ++k) connect(events[k], events[i], edges);
+    }
+    return edges;
+  }
+
+  // Adds the edge that keeps two events of one NPU and chunk in order, if their order matters.
+  void connect(const Event& before, const Event& after, std::vector<Edge>& edges) const {
+    const auto i = before.transfer, j = after.transfer;
+    constexpr auto copy = static_cast<std::uint8_t>(Op::copy);
+    const bool both_read = before.reads && after.reads;
+    const bool both_add = !before.reads && !after.reads && op_[i] != copy && op_[j] != copy;
+    if (both_read || both_add) return;
+    // Arrivals at t are visible to starts at t, so an arrival that must not be visible comes later.
+    const Time least = after.reads ? 0 : std::min<Time>(after.time - before.time, 1);
+    edges.push_back({i, j, least + (before.reads ? 0 : flight[i]) - (after.reads ? 0 : flight[j])});
+  }
+
+  template <typename Less>
+  std::vector<std::size_t> sorted(const Less& less) const {
+    std::vector<std::size_t> order(start.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), less);
+    return order;
+  }
+
+  const Schedule& schedule_;
+  std::vector<RouteId> route_;
+  std::vector<ChunkId> chunk_;
+  std::vector<std::uint8_t> op_, reads_;
+  std::vector<std::size_t> shape_;
+  std::vector<std::vector<Routes::Window>> windows_;  // of each shape
+  std::optional<Edges> before_, after_;
+};
+
+// Plans all transfers of routes of one link anew: each link that is free takes the first of those that are ready.
+class Service {
+ public:
+  // Late: backwards from the end, in the order of arrivals. Times count from the end then.
+  Service(const Plan& plan, bool late)
+      : plan_(plan),
+        late_(late),
+        order_(late ? plan.by_arrival() : plan.by_start()),
+        rank_(order_.size()),
+        waits_(order_.size()),
+        ready_(order_.size(), 0),
+        start_(order_.size()),
+        free_(at(plan.links()), 0),
+        queues_(at(plan.links())) {
+    for (std::size_t k = 0; k < order_.size(); ++k) rank_[order_[k]] = k;
+  }
+
+  // The new starts; empty if transfers wait for each other, as in an exchange.
+  std::vector<Time> run() {
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      waits_[i] = (late_ ? plan_.after(i) : plan_.before(i)).size();
+      if (waits_[i] == 0) moments_.push({0, true, i});
+    }
+    std::vector<std::size_t> links;
+    while (!moments_.empty()) {
+      const Time now = moments_.top().time;
+      links.clear();
+      for (; !moments_.empty() && moments_.top().time == now; moments_.pop()) {
+        const auto& [_, ready, which] = moments_.top();
+        links.push_back(ready ? link_of(which) : which);
+        if (ready) queues_[links.back()].push(rank_[which]);
+      }
+      for (const auto link : links) serve(link, now);
+    }
+    if (served_ < order_.size()) return {};
+    return late_ ? mirrored() : start_;
+  }
+
+ private:
+  struct Moment {
+    Time time;
+    bool ready;         // a transfer is ready, or else a link is free
+    std::size_t which;  // transfer or link
+    bool operator>(const Moment& other) const {
+      return std::tie(time, ready, which) > std::tie(other.time, other.ready, other.which);
+    }
+  };
+
+  std::size_t link_of(std::size_t i) const { return at(plan_.windows(i)[0].link); }
+
+  void serve(std::size_t link, Time now) {
+    if (queues_[link].empty()) return;
+    const auto i = order_[queues_[link].top()];
+    const auto& window = plan_.windows(i)[0];
+    const Time offset = late_ ? plan_.flight[i] - window.offset - window.busy : window.offset;
+    if (now + offset < free_[link]) return;  // there is a moment at which the link is free
+    queues_[link].pop();
+    ++served_;
+    start_[i] = now;
+    free_[link] = now + offset + window.busy;
+    moments_.push({now + window.busy, false, link});
+    for (const auto& edge : late_ ? plan_.before(i) : plan_.after(i)) {
+      const auto next = late_ ? edge.before : edge.after;
+      const Time lag = edge.lag + (late_ ? plan_.flight[i] - plan_.flight[next] : 0);
+      ready_[next] = std::max(ready_[next], now + lag);
+      if (--waits_[next] == 0) moments_.push({std::max(ready_[next], now), true, next});
+    }
+  }
+
+  // Starts counted from the beginning: a transfer starts when it arrives in the opposite direction of time.
+  std::vector<Time> mirrored() const {
+    auto arrival = start_;
+    for (std::size_t i = 0; i < arrival.size(); ++i) arrival[i] += plan_.flight[i];
+    const Time last = arrival.empty() ? 0 : *std::max_element(arrival.begin(), arrival.end());
+    for (auto& time : arrival) time = last - time;
+    return arrival;
+  }
+
+  const Plan& plan_;
+  bool late_;
+  std::vector<std::size_t> order_, rank_;  // transfers by place, and places by transfer
+  std::vector<std::size_t> waits_;         // number of edges that a transfer waits for
+  std::vector<Time> ready_, start_;
+  std::size_t served_ = 0;
+  std::vector<Time> free_;  // of each link
+  // Places of ready transfers.
+  std::vector<std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>>> queues_;
+  std::priority_queue<Moment, std::vector<Moment>, std::greater<>> moments_;
+};
+
+// Lets links serve anew, backwards and forwards, if that shortens the plan.
+void serve(Plan& plan) {
+  const auto before = plan.start;
+  const Time time = plan.end();
+  for (const bool late : {true, false}) {
+    auto found = Service(plan, late).run();
+    if (found.size() == plan.start.size()) plan.start = std::move(found);
+  }
+  if (plan.end() > time) plan.start = before;
+}
+
+// Moves transfers into gaps, one at a time.
+class Gaps {
+ public:
+  explicit Gaps(Plan& plan) : plan_(plan), reserved_(plan.links()) {
+    for (std::size_t i = 0; i < plan.start.size(); ++i) {
+      reserved_.mark(plan.windows(i), plan.start[i], true);
+    }
+  }
+
+  // Moves every transfer as late as possible, so that none arrives after the last one. Transfers that have not been moved yet
+  // only become later, so their present starts are safe limits. The same holds for move_early().
+  void move_late() {
+    const Time time = plan_.end();
+    for (const auto i : plan_.by_arrival()) {
+      Time latest = time - plan_.flight[i];
+      for (const auto& edge : plan_.after(i)) {
+        latest = std::min(latest, plan_.start[edge.after] - edge.lag);
+      }
+      move(i, latest, true);
+    }
+  }
+
+  void move_early() {
+    for (const auto i : plan_.by_start()) {
+      Time earliest = 0;
+      for (const auto& edge : plan_.before(i)) {
+        earliest = std::max(earliest, plan_.start[edge.before] + edge.lag);
+      }
+      move(i, earliest, false);
+    }
+  }
+
+ private:
+  void move(std::size_t i, Time limit, bool late) {
+    if (limit == plan_.start[i]) return;
+    reserved_.mark(plan_.windows(i), plan_.start[i], false);
+    plan_.start[i] = reserved_.free_start(plan_.windows(i), limit, late);
+    reserved_.mark(plan_.windows(i), plan_.start[i], true);
+  }
+
+  Plan& plan_;
+  Reservations reserved_;
+};
+
+}  // namespace
+
+Schedule justify(const Schedule& schedule, const Progress& progress) {
+  if (schedule.symmetry()) return justify(schedule.expand(), progress);
+  Plan plan(schedule);
+  if (!plan.known()) return schedule;
+  if (progress) progress(0.3);
+  if (plan.one_link()) serve(plan);
+  if (progress) progress(0.7);
+  Gaps gaps(plan);
+  gaps.move_late();
+  gaps.move_early();
+  if (plan.end() >= schedule.time()) return schedule;
+  const auto found = plan.schedule();
+  return found && found->time() < schedule.time() ? found->with_facts(schedule.facts()) : schedule;
+}
+
+}  // namespace tacos
