@@ -136,18 +136,19 @@ void bind_synth(nb::module_& m) {
          const std::vector<std::tuple<std::vector<NodeId>, std::vector<std::int32_t>,
                                       std::vector<NodeId>, bool>>& choices,
          std::uint64_t seed, std::int64_t hops, std::int64_t goal_ps, std::int64_t most_ps,
-         const std::string& provenance, const nb::object& progress) {
+         std::size_t first, const std::string& provenance, const nb::object& progress) {
         std::vector<Hubs> hubs;
         for (const auto& [npus, digits, receivers, straight] : choices)
           hubs.push_back({npus, digits, receivers, straight});
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Schedule>(meet_at_hubs(topology, collective, hubs,
-                                                       HubOptions{seed, hops, goal_ps, most_ps},
-                                                       provenance, report));
+        return std::make_shared<Schedule>(
+            meet_at_hubs(topology, collective, hubs,
+                         HubOptions{seed, hops, goal_ps, most_ps, first}, provenance, report));
       },
       "topology"_a, "collective"_a, "choices"_a, nb::kw_only(), "seed"_a = 0, "hops"_a,
-      "goal_ps"_a = 0, "most_ps"_a = 0, "provenance"_a = "{}", "progress"_a = nb::none(),
+      "goal_ps"_a = 0, "most_ps"_a = 0, "first"_a = 0, "provenance"_a = "{}",
+      "progress"_a = nb::none(),
       "An all-reduce that meets at some of these sets of hubs: NPUs, the sizes of the groups of "
       "their stages, and receivers; see tacos.synth.hubs.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,

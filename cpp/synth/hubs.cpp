@@ -47,6 +47,7 @@ class Laying {
       : collective_(collective),
         sums_(collective->parts()[0].kind == CollectiveKind::all_reduce),
         choices_(choices),
+        first_(options.first > 0 ? options.first : choices.size()),
         options_(options),
         random_(options.seed),
         time_of_(at(topology->nodes()), kNever),
@@ -64,7 +65,7 @@ class Laying {
     hops_.looked_at = 0;
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (progress) progress(0.0);
-      lay_best(i, kTried, kNever);
+      lay_best(i, first_, kTried, kNever);
       if (laid_[i].end == kNever)
         throw InfeasibleError("the members cannot reach the hubs from neighbour to neighbour");
       if (options_.most > 0 && laid_[i].end > options_.most)
@@ -385,11 +386,11 @@ class Laying {
     return end;
   }
 
-  // Lays chunk i with the best of at most `most` sets of hubs, if it can end before `limit`.
-  void lay_best(std::size_t i, std::size_t most, Time limit) {
+  // Lays chunk i with the best of at most `most` of the first `choices` sets of hubs, if it can end before `limit`.
+  void lay_best(std::size_t i, std::size_t choices, std::size_t most, Time limit) {
     if (soonest_.empty()) measure(chunks_[i]);
     Laid best;
-    std::vector<std::size_t> order(choices_.size());
+    std::vector<std::size_t> order(choices);
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), random_);
     // Half of the sets are those that would be fastest if the chunk were alone.
@@ -447,7 +448,8 @@ class Laying {
       }
       bool all = true;
       for (const auto i : chosen) {
-        lay_best(i, kTriedAgain, last + 1);
+        // Half of the time only the first sets, since there may be many more of the others.
+        lay_best(i, random_() % 2 ? choices_.size() : first_, kTriedAgain, last + 1);
         if (laid_[i].end == kNever || laid_[i].end > last) {
           all = false;
           break;
@@ -489,6 +491,7 @@ class Laying {
   std::shared_ptr<const Collective> collective_;
   bool sums_;
   std::span<const Hubs> choices_;
+  std::size_t first_;  // number of choices with which chunks are laid at first
   HubOptions options_;
   std::mt19937_64 random_;
   std::vector<Time> time_of_;  // when a member leaves or has arrived; kNever if it has not joined
@@ -512,6 +515,7 @@ Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
     invalid("hubs need one all-reduce or all-gather with a number of chunks");
   }
   if (choices.empty()) invalid("no hubs to choose from");
+  if (options.first > choices.size()) invalid("fewer sets of hubs than are to be laid first");
   Laying laying(topology, collective, choices, options, progress);
   laying.run(progress);
   return laying.result(std::move(provenance), progress);

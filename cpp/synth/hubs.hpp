@@ -16,7 +16,8 @@
 // begin to exchange: the member that can leave last joins next. That moment is delayed until all members leave at 0 or
 // later. Spreading is planned forwards: the member that is reached first joins next. Several sets of hubs are tried, and
 // the one with which the chunk ends first is kept. Then, as in refine.hpp, some late chunks and some others are removed
-// and laid again, until the budget of hops is used up.
+// and laid again, until the budget of hops is used up. For that, there may be more sets of hubs: laid first, chunks with many
+// messages would only delay the others, but in the gaps at the end they cost nothing.
 //
 // In an all-gather, chunks only spread; the hub of a chunk is the member that has it.
 //
@@ -49,6 +50,7 @@ struct HubOptions {
   std::int64_t hops = 0;  // most hops to examine once all chunks are laid, about 100 ns each
   Time goal = 0;          // lower bound of the time
   Time most = 0;          // if not 0, give up once a chunk ends later than this
+  std::size_t first = 0;  // number of sets with which chunks are laid at first; 0: all of them
 };
 
 // A schedule of an all-reduce or all-gather with one part. Of `choices`, an all-gather uses only `straight`. Throws

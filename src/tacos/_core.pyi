@@ -838,7 +838,7 @@ def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, pr
 def justify(schedule: Schedule, *, progress: object | None = None) -> Schedule:
     """The schedule after its transfers were moved in time; see tacos.refine."""
 
-def meet_at_hubs(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, most_ps: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
+def meet_at_hubs(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, most_ps: int = 0, first: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
     An all-reduce that meets at some of these sets of hubs: NPUs, the sizes of the groups of their stages, and receivers; see tacos.synth.hubs.
     """

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos._core import meet_at_hubs
 from tacos.synth import ENGINES
 from tests.support import strategies
 
@@ -105,6 +106,37 @@ def test_boxes_of_any_kind(data):
     network = tp.from_links(npus, links, switches=1)
     bytes_ = data.draw(st.sampled_from([100, 3_000, 60_000]))
     checked(network, co.all_reduce(network, bytes_, chunks=data.draw(st.integers(1, 2))))
+
+
+def test_late_chunks_may_have_other_hubs():
+    """Four NPUs in a line, 1 us and 1 B per ns: NPU 0 as the hub takes three hops there and three back, NPUs 1 and 2 take three in all.
+
+    At first chunks may have only the first set; then the only chunk is late, and gets the other set.
+    """
+    line = tp.mesh(4, bandwidth="1GB/s", latency="1us")
+    chunk = co.all_reduce(line, "1B", chunks=1)
+    sets = [([0], [], [], False), ([1, 2], [2], [], False)]
+
+    def time_ps(hops, first):
+        schedule = meet_at_hubs(line, chunk, sets, hops=hops, first=first)
+        assert tacos.verify(schedule).ok
+        return schedule.time_ps
+
+    assert time_ps(hops=0, first=1) == 6 * 1_001_000
+    assert time_ps(hops=1000, first=1) == 3 * 1_001_000
+    assert time_ps(hops=0, first=2) == 3 * 1_001_000
+    with pytest.raises(ValueError, match="fewer sets of hubs"):
+        time_ps(hops=0, first=3)
+
+
+def test_the_ports_of_two_boxes_are_used_early_and_late():
+    """Two DGX-1, 64 KB. Chunks with one hub per box cross after two hops, and two hops remain: 6.8 us with such chunks only.
+
+    Some chunks cross after one hop or before the last one, though with more messages, and make way for the others.
+    """
+    boxes = tp.dgx1(2)
+    schedule = checked(boxes, co.all_reduce(boxes, "64KB", chunks=4))
+    assert schedule.time_s < 6.75e-6
 
 
 def test_ranks_in_any_order():

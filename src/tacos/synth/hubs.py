@@ -47,9 +47,9 @@ _LEVELS, _RECEIVERS, _CHEAP = 3, 2, 1.1
 """Sets with receivers: number of sums of distances, of receivers per set of hubs, and the highest factor on the least cost."""
 _WIDE = 1.25
 """Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
-_KEPT, _HOPEFUL, _HOPELESS = 2, 1.06, 1.2
+_KEPT, _HOPEFUL, _MIXED, _HOPELESS = 2, 1.06, 1.1, 1.2
 """Number of lists with which late chunks are placed again, and factors on the best time: beyond the first a list is not kept,
-beyond the second the core gives it up."""
+beyond the second it is not mixed with the best one, beyond the third the core gives it up."""
 _HOPS, _HOPS_ACROSS = 1_000_000, 2_000_000
 """Hops that the core examines to place late chunks again, per list of hubs (0.1 to 0.25 s), and for sets with receivers."""
 _FAMILIES, _LAID = 6, 6.0
@@ -78,6 +78,18 @@ class _Set(NamedTuple):
     stages: list[int]
     receivers: list[int]
     straight: bool
+
+
+class _Sets(NamedTuple):
+    """Sets of hubs to choose from.
+
+    Attributes:
+        first: The sets with which chunks are placed at first.
+        more: Further sets with which late chunks are placed again.
+    """
+
+    first: list[_Set]
+    more: list[_Set]
 
 
 def hubs(
@@ -110,10 +122,10 @@ def hubs(
     known = {} if memory is None else memory
 
     def solve(
-        network: Topology, problem: Collective, sets: list[_Set], hops: int, most_ps: int = 0
+        network: Topology, problem: Collective, sets: _Sets, hops: int, most_ps: int = 0
     ) -> Schedule:
         provenance = {"engine": ENGINE.name, "seed": seed}
-        first = sets[0]
+        first = sets.first[0]
         if first.hubs:
             provenance |= {"hubs": len(first.hubs), "stages": first.stages}
         if first.receivers:
@@ -121,7 +133,8 @@ def hubs(
         return meet_at_hubs(
             network,
             problem,
-            sets,
+            sets.first + sets.more,
+            first=len(sets.first),
             seed=seed,
             hops=hops,
             most_ps=most_ps,
@@ -131,14 +144,14 @@ def hubs(
 
     if not kind_of(part).two_phases:
         # The hub is the member that starts or ends with a block.
-        sets: list[_Set] = [_Set([], [], [], only) for only in {False, *_modes(topology, 1)}]
+        sets = [_Set([], [], [], only) for only in {False, *_modes(topology, 1)}]
 
         def spread(network: Topology, problem: Collective) -> Schedule:
-            return solve(network, problem, sets, _HOPS)
+            return solve(network, problem, _Sets(sets, []), _HOPS)
 
         return in_phases(topology, resolved, spread, progress=progress)
 
-    def tried(sets: list[_Set], hops: int, most_ps: int = 0) -> Schedule | None:
+    def tried(sets: _Sets, hops: int, most_ps: int = 0) -> Schedule | None:
         try:
             return solve(topology, resolved, sets, hops, most_ps)
         except InfeasibleError:
@@ -146,8 +159,8 @@ def hubs(
 
     if "families" not in known:
         known["families"] = _fastest(
-            _families(topology, part), lambda sets, most: tried(sets, 0, most)
-        ) or [[_Set([npu], [], [], False) for npu in part.group.tolist()[:_MOST_SETS]]]
+            _families(topology, part), lambda sets, most: tried(_Sets(sets, []), 0, most)
+        ) or [_Sets([_Set([npu], [], [], False) for npu in part.group.tolist()[:_MOST_SETS]], [])]
     hops = _HOPS_ACROSS if _reaches_across(topology) else _HOPS
     found = [(one, sets) for sets in known["families"] if (one := tried(sets, hops)) is not None]
     if not found:
@@ -162,8 +175,16 @@ def hubs(
 
 def _fastest(
     families: Iterable[list[_Set]], tried: Callable[[list[_Set], int], Schedule | None]
-) -> list[list[_Set]]:
-    """Return the lists that give the fastest schedules; `tried` may give up beyond a time in picoseconds, if it is not 0."""
+) -> list[_Sets]:
+    """Return the lists that give the fastest schedules, with the sets of others that are hardly slower.
+
+    Sets that cross between units at other times, though more often, fill the gaps that the best ones leave. Sets of one hub are
+    mixed with such sets only, since a sum that is made at one NPU can be refined.
+
+    Args:
+        families: The lists.
+        tried: Gives a list's schedule; may give up beyond a time in picoseconds, if it is not 0.
+    """
     met: list[tuple[int, int]] = []
     seen: list[list[_Set]] = []
     best = 0
@@ -175,7 +196,16 @@ def _fastest(
         if schedule is not None:
             met.append((schedule.time_ps, len(seen) - 1))
             best = min(met)[0]
-    return [seen[i] for time_ps, i in sorted(met)[:_KEPT] if time_ps <= _HOPEFUL * best]
+    met.sort()
+    found = []
+    for time_ps, i in met[:_KEPT]:
+        if time_ps <= _HOPEFUL * best:
+            others = [one for time, k in met if time <= _MIXED * best for one in seen[k]]
+            if len(seen[i][0].hubs) == 1:
+                others = [one for one in others if len(one.hubs) == 1]
+            more = [one for k, one in enumerate(others) if one not in seen[i] + others[:k]]
+            found.append(_Sets(seen[i], _some(more)))
+    return found
 
 
 def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
