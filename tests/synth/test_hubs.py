@@ -115,6 +115,7 @@ def test_late_chunks_may_have_other_hubs():
     """
     line = tp.mesh(4, bandwidth="1GB/s", latency="1us")
     chunk = co.all_reduce(line, "1B", chunks=1)
+    sets: list[tuple[list[int], list[int], list[int], bool]]
     sets = [([0], [], [], False), ([1, 2], [2], [], False)]
 
     def time_ps(hops, first):
