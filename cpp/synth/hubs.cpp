@@ -449,7 +449,8 @@ class Laying {
       bool all = true;
       for (const auto i : chosen) {
         // Half of the time only the first sets, since there may be many more of the others.
-        lay_best(i, random_() % 2 ? choices_.size() : first_, kTriedAgain, last + 1);
+        const bool more = first_ < choices_.size() && random_() % 2;
+        lay_best(i, more ? choices_.size() : first_, kTriedAgain, last + 1);
         if (laid_[i].end == kNever || laid_[i].end > last) {
           all = false;
           break;

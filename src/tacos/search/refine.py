@@ -3,14 +3,16 @@
 Engines build a schedule in one pass. :func:`refine` improves an existing schedule, a few chunks at a time: it removes some
 of the chunks that arrive last, and reinserts each over the hops that arrive first, into the gaps that the others leave
 (``cpp/synth/refine.hpp`` has the method). Reductions are refined backwards in time, where collecting becomes spreading.
-At the beginning, and whenever that gains nothing, all transfers are moved in time over the same routes, first as late and then
-as early as possible (``cpp/synth/justify.hpp``).
+Whenever that gains nothing, and at the beginning if no route passes a switch, all transfers are moved in time over the same routes,
+first as late and then as early as possible (``cpp/synth/justify.hpp``).
 """
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tacos._core import Schedule, justify
 from tacos._core import refine as _refine
@@ -220,7 +222,7 @@ class _Search:
             try:
                 # Transfers are justified in the direction in which they will be spread.
                 start = shortest.reverse(report) if backwards else shortest
-                if slices == 0:
+                if slices == 0 and _over_single_links(start):
                     start = self.justified(start, total, report)
                 found = _refine(
                     start, seed=self.seed + slices, hops=budget, goal_ps=goal, progress=report
@@ -268,6 +270,11 @@ class _Search:
             return _NEVER
         self.runs = False
         return schedule.time_ps
+
+
+def _over_single_links(schedule: Schedule) -> bool:
+    """Return whether no route passes a switch; then links can serve in the order of urgency, which gains most at the beginning."""
+    return bool((np.diff(schedule.routes.link_begin) == 1).all())
 
 
 def _directions(schedule: Schedule) -> list[bool]:
