@@ -101,6 +101,14 @@ def test_it_helps_where_only_the_order_is_wrong():
     assert tacos.verify(after).ok
 
 
+def test_it_helps_where_sums_take_time():
+    """There the transfers cannot be moved late and early, but chunks can still take other hops."""
+    mesh = tacos.topology.mesh(4, 4, reduce_bandwidth="100GB/s")
+    gather = tacos.collective.all_gather(mesh, "16KB", chunks=4)
+    schedule = tacos.synthesize(mesh, gather, engine="greedy")
+    assert tacos.refine(schedule).time_ps < schedule.time_ps
+
+
 def test_what_meets_the_bound_or_cannot_change_comes_back_as_it_is():
     ring = tacos.topology.ring(4, latency="0s")
     best = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB", chunks=2))

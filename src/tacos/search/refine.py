@@ -248,7 +248,9 @@ class _Search:
     def justified(
         self, schedule: Schedule, total: int, progress: Callable[[float], object]
     ) -> Schedule:
-        """Move transfers in time while that shortens the schedule and there are hops left."""
+        """Move transfers in time while that shortens the schedule and there are hops left; not where sums take time."""
+        if schedule.topology.reduce_bandwidth_Bps:
+            return schedule
         while True:
             found = justify(schedule, progress=progress)
             self.done += _JUSTIFY_PER_TRANSFER * schedule.transfers
