@@ -412,9 +412,11 @@ class Auto:
         judge = Judge(half, target=self.judge.target, verifies=self.judge.verifies)
         judge.rejected = self.judge.rejected
         inner = Auto(ChunkSearch(half, judge, most_run=self.runs.most_run // 2))
-        inner.budget.total *= (
-            _HALVES_FIRST if first else _HALVES * self.budget.worth(best_ps) / self.budget.total
-        )
+        if first:
+            inner.budget.total *= _HALVES_FIRST
+        else:
+            left = max(self.budget.total - self.budget.used, 0.0)
+            inner.budget.total = min(_HALVES * self.budget.worth(best_ps), left)
         if self.watch.cut_short or not inner.budget.total:
             return []
         try:

@@ -36,7 +36,7 @@ _EFFORTS: dict[str | int, tuple[int, float]] = {
 }
 """The named efforts: random starts, and work as a multiple of normal work. A number sets both."""
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
-NORMAL_WORK = 2_000_000
+NORMAL_WORK = 1_800_000
 """Approximate microseconds of work that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
 _SMALL, _MOST_FACTOR = 64, 5.0
 """Above this number of NPUs, work grows with the square of their number, by at most this factor."""
@@ -50,7 +50,7 @@ _GOOD_ENOUGH = 1.005
 """Factor on the best time within which fewer chunks are preferred, at normal effort."""
 _REVERSED, _JOINED, _PLAIN = 1.6, 2.0, 0.5
 """Factors on the time of an engine and of executions for sums, for sums that are also spread, and without switches (measured)."""
-_RUN_US = 1.25
+_RUN_US = 1.5
 """Microseconds per transfer to execute a schedule once, under one rule (measured)."""
 
 

@@ -248,15 +248,15 @@ class _Search:
     def justified(
         self, schedule: Schedule, total: int, progress: Callable[[float], object]
     ) -> Schedule:
-        """Move transfers in time while that shortens the schedule and there are hops left; not where sums take time."""
-        if schedule.topology.reduce_bandwidth_Bps:
-            return schedule
-        while True:
+        """Move transfers in time while that shortens the schedule and enough hops are left; not where sums take time."""
+        cost = _JUSTIFY_PER_TRANSFER * schedule.transfers
+        while not schedule.topology.reduce_bandwidth_Bps and self.done + cost <= total:
             found = justify(schedule, progress=progress)
-            self.done += _JUSTIFY_PER_TRANSFER * schedule.transfers
-            if found.time_ps >= _GAIN * schedule.time_ps or self.done >= total:
+            self.done += cost
+            if found.time_ps >= _GAIN * schedule.time_ps:
                 return found
             schedule = found
+        return schedule
 
     def executed(self, schedule: Schedule, to_beat_ps: int | None = None) -> int:
         """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""
