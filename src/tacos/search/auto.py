@@ -53,6 +53,8 @@ _HALVES_SUFFICE = 1.05
 """Ratio of their bound to that of an all-reduce up to which two halves are tried first."""
 _OF_A_SEARCH = ("best_of", "not_tried")
 """Facts about a search, which are not facts about a schedule that is made of its answer."""
+_EXECUTED = 0.9
+"""Share of the work if schedules are executed, since lowering and joining them is not counted."""
 _LATE = 0.75
 """An engine that needs more than this share of the work runs after the others."""
 _SCOUTED = 3
@@ -85,6 +87,8 @@ class Auto:
     def __init__(self, runs: ChunkSearch) -> None:
         self.runs, self.judge, self.question = runs, runs.judge, runs.question
         self.watch, self.budget = self.question.watch, Budget(self.question)
+        if self.judge.target != "schedule":
+            self.budget.total *= _EXECUTED
         runs.budget = self.budget
         self.left_out: list[str] = []
         self.leader: Answer | None = None

@@ -36,7 +36,7 @@ _EFFORTS: dict[str | int, tuple[int, float]] = {
 }
 """The named efforts: random starts, and work as a multiple of normal work. A number sets both."""
 _CHUNK_COUNTS = tuple(2**k for k in range(10))
-NORMAL_WORK = 1_800_000
+NORMAL_WORK = 2_000_000
 """Approximate microseconds of work that ``"auto"`` may spend per unit of effort on up to 64 NPUs."""
 _SMALL, _MOST_FACTOR = 64, 5.0
 """Above this number of NPUs, work grows with the square of their number, by at most this factor."""
