@@ -20,7 +20,7 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 SIZES = ("1KB", "16KB", "64KB", "1MB", "64MB", "1GB")
 EFFORTS = {"normal": 2.0, "fast": 1.0}
 FEW, GOAL_IF_MORE = 64, 10.0
-MOST = 144  # NPUs
+MOST = 128  # NPUs
 
 
 def seconds(topology, kind, size, effort):

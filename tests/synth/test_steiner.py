@@ -60,7 +60,7 @@ def test_a_root_behind_a_switch_does_not_send_all_copies():
     The bytes take 64 chunk times to leave the root. Two copies from the root would take 128. A slow cable between the last
     two NPUs makes the network one with links between NPUs.
     """
-    links = [(a, b, "1GB/s", 0) for npu in range(8) for a, b in ((npu, 8), (8, npu))]
+    links = [(a, b, "1GB/s", "0ns") for npu in range(8) for a, b in ((npu, 8), (8, npu))]
     slow = [(6, 7, "1MB/s", "1ms"), (7, 6, "1MB/s", "1ms")]
     network = tp.from_links(8, links + slow, switches=1)
     schedule = checked(
