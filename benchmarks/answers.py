@@ -2,8 +2,8 @@
 
 Each row is a machine and an effort, over four collectives and six sizes: the median and the longest processor time of
 ``tacos.synthesize``, which ranks by executed time and verifies, the problem that took longest, the answers beyond the goal, and
-the longest answer of all as a time by the clock. The goals for up to 64 NPUs are 2 s by default and 1 s with
-``effort="fast"``; for more NPUs it is 10 s. ``--machine dgx-1:2`` measures only that machine.
+the longest time by the clock. For up to 64 NPUs the goals are 2 s by default and 1 s with ``effort="fast"``, for up to
+128 NPUs 10 s. ``--machine dgx-1:2`` measures only that machine.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ constexpr int kHalvings = 24;         // of the interval in which the least time
 constexpr double kFirstChange = 2.0;  // exponent of the first change of a weight
 constexpr double kSlowing = 10.0;     // rounds after which changes are half as large
 constexpr double kRounding = 1e-9;    // relative; more than the rounding error of the sums below
-constexpr std::int64_t kMostVisits =
-    50'000'000;  // distances looked at in all: some tens of milliseconds
-constexpr std::int64_t kMostAtOnce = 5'000'000;  // distances looked at for one time
+constexpr std::int64_t kMostVisits = 50'000'000;  // distances looked at in all: up to half a second
+constexpr std::int64_t kMostAtOnce = 5'000'000;   // distances looked at for one time
 
 // A node before or behind the cut, and when each of its senders or takers is reached.
 struct Side {

@@ -28,7 +28,7 @@ struct Paced {
   // not run: no links are shared, or there are too many transfers. If no window is below the limit, both are the
   // least time that was found to miss it.
   Time dependencies = -1, shared = -1;
-  std::int32_t runs = 0;  // number of simulations, of which each costs about the same
+  std::int32_t runs = 0;  // number of simulations that this took
 };
 
 Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress,

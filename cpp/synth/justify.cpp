@@ -21,6 +21,7 @@ namespace tacos {
 
 namespace {
 
+constexpr std::size_t kOften = 4096;  // transfers or moments between two reports of progress
 constexpr std::size_t kMostPairs = std::size_t{1} << 21;  // of events: at most 150 MB of edges
 
 // `after` starts at least `lag`, which may be negative, later than `before`.
@@ -200,13 +201,14 @@ class Service {
   }
 
   // The new starts; empty if transfers wait for each other, as in an exchange.
-  std::vector<Time> run() {
+  std::vector<Time> run(const Progress& progress) {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       waits_[i] = (late_ ? plan_.after(i) : plan_.before(i)).size();
       if (waits_[i] == 0) moments_.push({0, true, i});
     }
     std::vector<std::size_t> links;
-    while (!moments_.empty()) {
+    for (std::size_t moment = 0; !moments_.empty(); ++moment) {
+      if (progress && moment % kOften == 0) progress(share_of(served_));
       const Time now = moments_.top().time;
       links.clear();
       for (; !moments_.empty() && moments_.top().time == now; moments_.pop()) {
@@ -230,6 +232,9 @@ class Service {
     }
   };
 
+  double share_of(std::size_t served) const {
+    return static_cast<double>(served) / static_cast<double>(order_.size());
+  }
   std::size_t link_of(std::size_t i) const { return at(plan_.windows(i)[0].link); }
 
   void serve(std::size_t link, Time now) {
@@ -273,11 +278,11 @@ class Service {
 };
 
 // Lets links serve anew, backwards and forwards, if that shortens the plan.
-void serve(Plan& plan) {
+void serve(Plan& plan, const Progress& progress) {
   const auto before = plan.start;
   const Time time = plan.end();
   for (const bool late : {true, false}) {
-    auto found = Service(plan, late).run();
+    auto found = Service(plan, late).run(part_of(progress, late ? 0 : 0.5, late ? 0.5 : 1));
     if (found.size() == plan.start.size()) plan.start = std::move(found);
   }
   if (plan.end() > time) plan.start = before;
@@ -294,9 +299,11 @@ class Gaps {
 
   // Moves every transfer as late as possible, so that none arrives after the last one. Transfers that have not been moved yet
   // only become later, so their present starts are safe limits. The same holds for move_early().
-  void move_late() {
+  void move_late(const Progress& progress) {
     const Time time = plan_.end();
+    std::size_t moved = 0;
     for (const auto i : plan_.by_arrival()) {
+      report(progress, moved++);
       Time latest = time - plan_.flight[i];
       for (const auto& edge : plan_.after(i)) {
         latest = std::min(latest, plan_.start[edge.after] - edge.lag);
@@ -305,8 +312,10 @@ class Gaps {
     }
   }
 
-  void move_early() {
+  void move_early(const Progress& progress) {
+    std::size_t moved = 0;
     for (const auto i : plan_.by_start()) {
+      report(progress, moved++);
       Time earliest = 0;
       for (const auto& edge : plan_.before(i)) {
         earliest = std::max(earliest, plan_.start[edge.before] + edge.lag);
@@ -316,6 +325,11 @@ class Gaps {
   }
 
  private:
+  void report(const Progress& progress, std::size_t moved) const {
+    if (!progress || moved % kOften != 0) return;
+    progress(static_cast<double>(moved) / static_cast<double>(plan_.start.size()));
+  }
+
   void move(std::size_t i, Time limit, bool late) {
     if (limit == plan_.start[i]) return;
     reserved_.mark(plan_.windows(i), plan_.start[i], false);
@@ -333,12 +347,10 @@ Schedule justify(const Schedule& schedule, const Progress& progress) {
   if (schedule.symmetry()) return justify(schedule.expand(), progress);
   Plan plan(schedule);
   if (!plan.known()) return schedule;
-  if (progress) progress(0.3);
-  if (plan.one_link()) serve(plan);
-  if (progress) progress(0.7);
+  if (plan.one_link()) serve(plan, part_of(progress, 0.2, 0.6));
   Gaps gaps(plan);
-  gaps.move_late();
-  gaps.move_early();
+  gaps.move_late(part_of(progress, 0.6, 0.8));
+  gaps.move_early(part_of(progress, 0.8, 1));
   if (plan.end() >= schedule.time()) return schedule;
   const auto found = plan.schedule();
   return found && found->time() < schedule.time() ? found->with_facts(schedule.facts()) : schedule;

@@ -64,7 +64,7 @@ class Execution:
         first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
         ordered: Whether there is such an order, as in a schedule.
-        runs: Number of simulations that this took, of which each costs about the same.
+        runs: Number of simulations that this took.
     """
 
     order_ps: int

@@ -117,6 +117,17 @@ def test_long_routes_that_share_no_link_have_executed_times():
     assert execution(schedule) == Execution(*3 * [1_002_000_000])
 
 
+@pytest.mark.parametrize(
+    ("engine", "least", "most"), [("ring", 0, 0), ("direct", 2, 2), ("greedy", 3, 10)]
+)
+def test_simulations_are_counted(engine, least, most):
+    """None where no link is shared; two rules for one window if it loses nothing, and up to five windows otherwise."""
+    collective = tacos.collective.all_gather(BOXES, "1MB", chunks=1)
+    found = execution(tacos.synthesize(BOXES, collective, engine=engine))
+    assert found
+    assert least <= found.runs <= most
+
+
 def test_a_program_is_run_on_a_topology():
     topology = tacos.topology.ring(4)
     schedule = tacos.synthesize(

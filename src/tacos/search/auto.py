@@ -54,7 +54,7 @@ _HALVES_SUFFICE = 1.05
 _OF_A_SEARCH = ("best_of", "not_tried")
 """Facts about a search, which are not facts about a schedule that is made of its answer."""
 _EXECUTED = 0.9
-"""Share of the work if schedules are executed, since lowering and joining them is not counted."""
+"""Share of the work with switches, where schedules are executed, since lowering and joining them is not counted."""
 _LATE = 0.75
 """An engine that needs more than this share of the work runs after the others."""
 _SCOUTED = 3
@@ -87,7 +87,7 @@ class Auto:
     def __init__(self, runs: ChunkSearch) -> None:
         self.runs, self.judge, self.question = runs, runs.judge, runs.question
         self.watch, self.budget = self.question.watch, Budget(self.question)
-        if self.judge.target != "schedule":
+        if self.judge.target != "schedule" and self.question.topology.switches:
             self.budget.total *= _EXECUTED
         runs.budget = self.budget
         self.left_out: list[str] = []
