@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations, product
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import distance_sum, rising_lengths
 from tacos.bound import binding
 from tests.support import strategies
 
@@ -368,45 +366,6 @@ def test_wrong_size():
         tacos.bound(tp.ring(4), co.all_gather(5, "1MB"))
 
 
-# --- pairs ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "spec",
-    ["ring:5", "torus:4x4", "torus:2x6", "fc:5", "switch:5", "ring:3*switch:3", "fc:3*switch:1"],
-)
-def test_linear_program_agrees_with_dimensions(spec):
-    """A renumbered network is not known to be symmetric, and is solved by the linear program."""
-    network = tp.parse(spec)
-    plain = tp.renumber(network, range(network.npus))
-    assert network.symmetric
-    assert not plain.symmetric
-    size = 1000 * network.npus
-    lines = tacos.bound(network, co.all_to_all(network, size))
-    program = tacos.bound(plain, co.all_to_all(plain, size))
-    assert program.bandwidth_s == pytest.approx(lines.bandwidth_s, rel=1e-6)
-    assert lines.exact
-    assert program.exact
-
-
-def test_pairs_beyond_the_linear_program(monkeypatch):
-    """The bytes of 8·8 pairs leave a box over NICs of 400 GB/s; cuts and distances find this too."""
-    monkeypatch.setattr(sys.modules["tacos.bound"], "_LP_COLUMNS", 0)
-    network = tp.dgx_h100(2)
-    best = tacos.bound(network, co.all_to_all(network, 16 * GB))
-    assert best.bandwidth_s == pytest.approx(64 / 400)
-    assert not best.exact
-    assert "the network is too large for a linear program" in best.why
-
-
-def test_uneven_pairs():
-    """Only NPU 0 sends, 3 GB to NPU 1, both ways round a ring of three."""
-    network = tp.renumber(tp.ring(3, bandwidth="1GB/s", latency=0), range(3))
-    best = tacos.bound(network, co.all_to_all_v(3, [[0, 3 * GB, 0], [0, 0, 0], [0, 0, 0]]))
-    assert best.bandwidth_s == pytest.approx(1.5)
-    assert best.exact
-
-
 # --- laws ----------------------------------------------------------------------------------------
 
 
@@ -498,22 +457,6 @@ def test_all_cuts_one_by_one(network, data):
         assert found.bandwidth_s == pytest.approx(cuts, rel=1e-9)
 
 
-def test_speeds_nine_orders_apart_do_not_mislead_the_linear_program():
-    """0 -> 1 carries 11 B at 1 B/s: 2 + 2 + 1 from 0, 4 from 3 and 2 from 2."""
-    links = [(0, 1, 1, 1), (1, 2, 1, 1), (2, 3, 1, 1), (3, 0, 10**9, 1)]
-    network = tp.from_links(4, links)
-    found = tacos.bound(network, co.all_to_all(network, 7, chunks=1))
-    assert found.bandwidth_s == pytest.approx(11)
-    assert found.exact
-
-    # A fast ring, and two links too slow to be of use: 3 -> 0 carries 2 B each to 0 from 1, 2 and 3, to 1 from 3,
-    # and to 2 from 1 and 3.
-    ring = [(0, 2, 10**9, 0), (2, 1, 10**9, 0), (1, 3, 10**9, 0), (3, 0, 10**9, 0)]
-    network = tp.from_links(4, [*ring, (0, 2, 1, 0), (0, 1, 1, 0)])
-    found = tacos.bound(network, co.all_to_all(network, 7, chunks=1))
-    assert found.bandwidth_s == pytest.approx(12e-9)
-
-
 @settings(max_examples=80)
 @given(strategies.random_topologies(max_npus=4, max_switches=2), st.data())
 def test_custom_conditions_use_true_cuts(network, data):
@@ -598,17 +541,6 @@ def columns(network):
     )
 
 
-def test_the_fullest_box_binds_where_sizes_differ():
-    """Eight boxes of eight; 8 GB enter box 5, which is neither the first nor narrower than the others, over 8 NICs of 50 GB/s."""
-    boxes = tp.dgx_h100(8, nic_bandwidth="50GB/s")
-    sizes = np.full((64, 64), 1000)
-    sizes[:40, 43] = GB // 5
-    entering = int(np.delete(sizes, range(40, 48), axis=0)[:, 40:48].sum())
-    best = tacos.bound(boxes, co.all_to_all_v(boxes, sizes))
-    assert best.bandwidth_s == pytest.approx(entering / 400e9)
-    assert best.why.startswith("8 GB must enter box 5 over 8 NICs")
-
-
 def test_all_reduces_of_several_groups_add_up():
     """All-reduces in three rows of a 4 x 3 torus: each crosses the four columns' borders 2·3 times, over 24 links.
 
@@ -633,45 +565,3 @@ def test_members_that_are_neighbours_hinder_each_other():
     coll = co.all_reduce(torus, "1MB", group=[0, 1, 2, 3, 42])
     found = tacos.bound(torus, coll)
     assert found.bandwidth_s == pytest.approx(20e-6 * 8 / 40)
-
-
-def test_lengths_that_rise_with_the_load_come_near_the_linear_program():
-    """For any lengths, bytes times distance over length times bandwidth is a bound; the linear program finds the best."""
-    mesh = tp.mesh(4, 4)
-    coll = co.all_to_all(mesh, "1MB", group=[0, 3, 5, 6, 10, 15])
-    exact = tacos.bound(mesh, coll)
-    assert exact.exact
-    lengths = rising_lengths(mesh, coll, 150)
-    capacity = float(lengths.astype(float) @ mesh.link_bandwidth_Bps)
-    found_s = distance_sum(mesh, coll, lengths) / capacity
-    assert 0.95 * exact.bandwidth_s < found_s <= exact.bandwidth_s * (1 + 1e-9)
-
-
-def test_lengths_that_rise_with_the_load_exceed_cuts():
-    """Scattered members of a large torus: the links between them are loaded unevenly, which cuts do not see."""
-    torus = tp.torus(8, 8, 8)
-    members = np.random.default_rng(0).permutation(torus.npus)[:64].tolist()
-    coll = co.all_to_all(torus, "64MB", group=members)
-    found = tacos.bound(torus, coll)
-    ports_s = 63e6 / 300e9
-    assert found.bandwidth_s > 1.1 * ports_s
-    assert "busiest links" in found.why
-
-
-@given(strategies.topologies().filter(lambda network: network.npus > 1), st.integers(1, 10**7))
-@settings(max_examples=40, deadline=None)
-def test_a_quick_bound_is_at_most_the_exact_one(network, size):
-    coll = co.all_to_all(network, size)
-    assert tacos.bound(network, coll, quick=True).time_ps <= tacos.bound(network, coll).time_ps
-
-
-def test_a_schedule_near_the_quick_bound_needs_no_linear_program(monkeypatch):
-    """Sizes of an all-to-all-v change at every step, and the program may take longer than the engine."""
-    boxes = tp.dgx_a100(2)
-    sizes = np.random.default_rng(1).integers(1, 10**6, (16, 16))
-    coll = co.all_to_all_v(boxes, sizes)
-    assert tacos.bound(boxes, coll).exact
-    monkeypatch.setattr(sys.modules["tacos.bound"], "_concurrent_flow", None)
-    found = tacos.synthesize(boxes, coll, target="schedule")
-    assert found.engine == "balanced"
-    assert (found.efficiency or 0.0) > 0.95

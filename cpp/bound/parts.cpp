@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <queue>
-#include <unordered_map>
 
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
@@ -282,24 +281,16 @@ int along(const Topology& topology, const std::vector<Stride>& dims, LinkId link
 // Distances from NPU 0 to the NPUs of one dimension, in order of distance.
 template <typename Cost, typename Take>
 void walk_line(const Topology& topology, const std::vector<Stride>& dims, std::size_t d,
-               const Cost& cost, const Take& take) {
-  using Entry = std::pair<Time, NodeId>;
-  std::unordered_map<NodeId, Time> distance{{0, 0}};
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  queue.emplace(0, 0);
-  while (!queue.empty()) {
-    const auto [far, node] = queue.top();
-    queue.pop();
-    if (far > distance[node]) continue;
-    if (topology.is_npu(node)) take(far, node);
-    for (const auto link : topology.out_links(node)) {
+               BestFirst<Time, NoMark>& search, const Cost& cost, const Take& take) {
+  search.clear();
+  search.start(0, 0);
+  while (const auto node = search.next()) {
+    const Time far = search.key(*node);
+    if (topology.is_npu(*node)) take(far, *node);
+    for (const auto link : topology.out_links(*node)) {
       const NodeId next = topology.dst(link);
       if (topology.is_npu(next) && next != 0 && along(dims, next) != static_cast<int>(d)) continue;
-      const Time there = far + cost(link);
-      const auto [entry, added] = distance.emplace(next, there);
-      if (!added && entry->second <= there) continue;
-      entry->second = there;
-      queue.emplace(there, next);
+      search.offer(next, far + cost(link));
     }
   }
 }
@@ -319,10 +310,11 @@ std::vector<Line> lines(const Topology& topology, std::int64_t bytes) {
     line.bandwidth_Bps += bandwidth;
   }
   const bool whole = topology.spec().forwarding == Forwarding::store_and_forward;
+  BestFirst<Time, NoMark> search(topology.nodes());
   for (std::size_t d = 0; d < dims.size(); ++d) {
     auto& line = result[d];
     walk_line(
-        topology, dims, d,
+        topology, dims, d, search,
         [&](LinkId link) {
           const bool pays = whole || topology.is_npu(topology.dst(link));
           return topology.latency(link) +
@@ -330,7 +322,8 @@ std::vector<Line> lines(const Topology& topology, std::int64_t bytes) {
         },
         [&](Time far, NodeId npu) { line.farthest_ps = far, line.farthest = npu; });
     walk_line(
-        topology, dims, d, [&](LinkId link) { return topology.is_npu(topology.src(link)) ? 1 : 0; },
+        topology, dims, d, search,
+        [&](LinkId link) { return topology.is_npu(topology.src(link)) ? 1 : 0; },
         [&](Time hops, NodeId) { line.hops += hops; });
   }
   return result;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
 #include <utility>
 
 #include "bound/demand.hpp"
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
@@ -17,7 +17,6 @@ using Length = std::int64_t;
 constexpr Length kFirst = Length{1} << 20, kLongest = Length{1} << 40;
 constexpr std::int64_t kSlower =
     50;  // rounds after which links are lengthened by half as much (chosen)
-constexpr Length kUnreached = std::numeric_limits<Length>::max();
 
 struct Sender {
   NodeId npu;
@@ -47,9 +46,8 @@ class Rounds {
         senders_(std::move(senders)),
         length_(at(topology.links()), kFirst),
         load_(at(topology.links()), 0),
-        distance_(at(topology.nodes())),
-        into_(at(topology.nodes())),
-        passing_(at(topology.nodes())) {}
+        passing_(at(topology.nodes())),
+        search_(topology.nodes()) {}
 
   std::vector<Length> run(std::int64_t rounds, const Progress& progress) {
     auto best = length_;
@@ -76,35 +74,26 @@ class Rounds {
  private:
   // Sends bytes over shortest paths, and returns the sum of bytes times distance.
   double send(const Sender& sender) {
-    std::fill(distance_.begin(), distance_.end(), kUnreached);
     std::fill(passing_.begin(), passing_.end(), std::int64_t{0});
-    reached_.clear();
-    distance_[at(sender.npu)] = 0;
-    into_[at(sender.npu)] = -1;
-    queue_.emplace(0, sender.npu);
-    while (!queue_.empty()) {
-      const auto [far, node] = queue_.top();
-      queue_.pop();
-      if (far > distance_[at(node)]) continue;
-      reached_.push_back(node);
-      for (const LinkId link : topology_.out_links(node)) {
-        const NodeId next = topology_.dst(link);
-        const Length through = far + length_[at(link)];
-        if (through >= distance_[at(next)]) continue;
-        distance_[at(next)] = through;
-        into_[at(next)] = link;
-        queue_.emplace(through, next);
+    visited_.clear();
+    search_.clear();
+    search_.start(sender.npu, 0);
+    while (const auto node = search_.next()) {
+      visited_.push_back(*node);
+      const Length far = search_.key(*node);
+      for (const LinkId link : topology_.out_links(*node)) {
+        search_.offer(topology_.dst(link), far + length_[at(link)], link);
       }
     }
     double sum = 0;
     for (const auto& [npu, bytes] : sender.bytes) {
       passing_[at(npu)] += bytes;
-      if (distance_[at(npu)] != kUnreached)
-        sum += static_cast<double>(bytes) * static_cast<double>(distance_[at(npu)]);
+      if (search_.reached(npu))
+        sum += static_cast<double>(bytes) * static_cast<double>(search_.key(npu));
     }
-    for (auto node = reached_.rbegin(); node != reached_.rend(); ++node) {
-      const LinkId link = into_[at(*node)];
-      if (link < 0) continue;
+    for (auto node = visited_.rbegin(); node != visited_.rend(); ++node) {
+      if (search_.source(*node)) continue;
+      const LinkId link = search_.mark(*node);
       load_[at(link)] += passing_[at(*node)];
       passing_[at(topology_.src(link))] += passing_[at(*node)];
     }
@@ -118,7 +107,8 @@ class Rounds {
     for (std::size_t i = 0; i < load_.size(); ++i) {
       const auto rate = topology_.bandwidth(static_cast<LinkId>(i));
       const auto exact = (static_cast<__int128>(load_[i]) << 30) / rate;
-      time[i] = static_cast<std::int64_t>(std::min<__int128>(exact, kUnreached));
+      time[i] = static_cast<std::int64_t>(
+          std::min<__int128>(exact, std::numeric_limits<std::int64_t>::max()));
       most = std::max(most, time[i]);
     }
     Length longest = 0;
@@ -134,14 +124,10 @@ class Rounds {
   const Topology& topology_;
   std::vector<Sender> senders_;
   std::vector<Length> length_;
-  std::vector<std::int64_t> load_;  // bytes of each link
-  std::vector<Length> distance_;
-  std::vector<LinkId> into_;
+  std::vector<std::int64_t> load_;     // bytes of each link
   std::vector<std::int64_t> passing_;  // bytes that pass each node
-  std::vector<NodeId> reached_;        // in order of distance
-  std::priority_queue<std::pair<Length, NodeId>, std::vector<std::pair<Length, NodeId>>,
-                      std::greater<>>
-      queue_;
+  BestFirst<Length> search_;
+  std::vector<NodeId> visited_;  // in order of distance
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <queue>
 
 #include "support/index.hpp"
 
@@ -65,7 +64,8 @@ TimedCuts::TimedCuts(const Topology& topology)
       to_(at(topology.nodes())),
       from_(at(topology.nodes())),
       before_(at(topology.nodes())),
-      after_(at(topology.nodes())) {}
+      after_(at(topology.nodes())),
+      search_(topology.nodes()) {}
 
 const std::vector<Time>& TimedCuts::distance(NodeId node, bool reversed) {
   auto& known = (reversed ? to_ : from_)[at(node)];
@@ -84,23 +84,19 @@ bool TimedCuts::acts(NodeId node, bool reversed) const {
 const std::vector<std::pair<NodeId, Time>>& TimedCuts::beyond(NodeId node, bool reversed) {
   auto& known = (reversed ? before_ : after_)[at(node)];
   if (!known.empty()) return known;
-  using Entry = std::pair<Time, NodeId>;
-  std::map<NodeId, Time> found;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  queue.emplace(0, node);
-  while (!queue.empty()) {
-    const auto [far, here] = queue.top();
-    queue.pop();
-    if (!found.emplace(here, far).second) continue;
-    if (acts(here, reversed)) {
-      known.emplace_back(here, far);
+  search_.clear();
+  search_.start(node, 0);
+  for (double visited = 1; const auto here = search_.next(); ++visited) {
+    const Time far = search_.key(*here);
+    if (acts(*here, reversed)) {
+      known.emplace_back(*here, far);
       continue;
     }
-    for (const auto link : reversed ? topology_.in_links(here) : topology_.out_links(here)) {
-      const NodeId next = reversed ? topology_.src(link) : topology_.dst(link);
-      if (!found.contains(next)) queue.emplace(far + topology_.latency(link), next);
+    for (const auto link : reversed ? topology_.in_links(*here) : topology_.out_links(*here)) {
+      search_.offer(reversed ? topology_.src(link) : topology_.dst(link),
+                    far + topology_.latency(link));
     }
-    work_ += static_cast<double>(found.size());
+    work_ += visited;
   }
   return known;
 }

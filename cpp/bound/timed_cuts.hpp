@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/best_first.hpp"
 #include "graph/cuts.hpp"
 #include "model/collective.hpp"
 #include "model/topology.hpp"
@@ -69,6 +70,7 @@ class TimedCuts {
   const Topology& topology_;
   std::vector<std::vector<Time>> to_, from_;
   std::vector<std::vector<std::pair<NodeId, Time>>> before_, after_;
+  BestFirst<Time, NoMark> search_;
   double work_ = 0;
 };
 

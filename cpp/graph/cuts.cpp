@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <queue>
 #include <tuple>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
@@ -119,25 +119,17 @@ std::vector<NodeId> twins(const Topology& topology) {
 
 std::vector<std::int64_t> distances(const Topology& topology, std::span<const NodeId> from,
                                     std::span<const std::int64_t> cost, bool reversed) {
-  std::vector<std::int64_t> distance(at(topology.nodes()), -1);
-  using Entry = std::pair<std::int64_t, NodeId>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  for (const auto node : from) {
-    distance[at(node)] = 0;
-    queue.emplace(0, node);
-  }
-  while (!queue.empty()) {
-    const auto [far, node] = queue.top();
-    queue.pop();
-    if (far > distance[at(node)]) continue;
-    for (const auto link : reversed ? topology.in_links(node) : topology.out_links(node)) {
-      const NodeId next = reversed ? topology.src(link) : topology.dst(link);
-      const auto there = std::min(far + cost[at(link)], kLongestSchedule);
-      if (distance[at(next)] >= 0 && distance[at(next)] <= there) continue;
-      distance[at(next)] = there;
-      queue.emplace(there, next);
+  BestFirst<std::int64_t, NoMark> search(topology.nodes());
+  for (const NodeId node : from) search.start(node, 0);
+  while (const auto node = search.next()) {
+    const auto far = search.key(*node);
+    for (const auto link : reversed ? topology.in_links(*node) : topology.out_links(*node)) {
+      search.offer(reversed ? topology.src(link) : topology.dst(link),
+                   std::min(far + cost[at(link)], kLongestSchedule));
     }
   }
+  std::vector<std::int64_t> distance(at(topology.nodes()), -1);
+  for (const NodeId node : search.reached()) distance[at(node)] = search.key(node);
   return distance;
 }
 

@@ -365,37 +365,6 @@ class Router {
 
 }  // namespace
 
-std::vector<std::vector<LinkId>> channel_routes(const Topology& topology, NodeId src, NodeId dst) {
-  std::vector<std::vector<LinkId>> found;
-  bool switched = false;
-  for (const LinkId link : topology.out_links(src)) {
-    if (topology.dst(link) == dst) found.push_back({link});
-    switched = switched || !topology.is_npu(topology.dst(link));
-  }
-  if (found.empty() && switched) {
-    std::size_t port = 0;
-    std::int64_t fastest = 0;
-    for (const LinkId down : topology.in_links(dst)) {
-      const NodeId middle = topology.src(down);
-      if (topology.is_npu(middle)) continue;
-      std::vector<LinkId> up;
-      for (const LinkId link : topology.out_links(src)) {
-        if (topology.dst(link) == middle) up.push_back(link);
-      }
-      // Each port of the destination is reached over the next link of the source.
-      const auto turn = port++;
-      if (up.empty()) continue;
-      const LinkId first = up[turn % up.size()];
-      const auto bandwidth = std::min(topology.bandwidth(first), topology.bandwidth(down));
-      if (bandwidth > fastest) found.clear();
-      fastest = std::max(fastest, bandwidth);
-      if (bandwidth == fastest) found.push_back({first, down});
-    }
-  }
-  if (found.size() < 2) found.clear();
-  return found;
-}
-
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
                        std::span<const NodeId> dst, const Progress& progress) {
   if (src.size() != dst.size()) invalid("the numbers of sources and destinations must be equal");

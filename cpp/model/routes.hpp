@@ -107,9 +107,4 @@ class Routes {
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
                        std::span<const NodeId> dst, const Progress& progress);
 
-// The routes that the channels between two NPUs take in turn, starting with channel 0: their parallel links or, if both
-// plug into several switches, the two links through each of the fastest switches. Empty if there are fewer than two
-// such routes; then all channels take the default path.
-std::vector<std::vector<LinkId>> channel_routes(const Topology& topology, NodeId src, NodeId dst);
-
 }  // namespace tacos

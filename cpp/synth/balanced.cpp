@@ -4,13 +4,15 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <queue>
+#include <ranges>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "synth/list_schedule.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
@@ -23,7 +25,7 @@ constexpr double kWorthAnother = 1.02;  // times the busiest link's time: try an
 constexpr double kOverfull = 1e4;       // largest load that counts, relative to the target
 constexpr double kBalanced = 1.002;     // times the least possible load: no more rounds
 
-using Message = std::size_t;
+using MessageNumber = std::size_t;
 
 struct Path {
   std::array<RouteId, kHops> hop{-1, -1, -1};
@@ -37,9 +39,9 @@ struct Path {
 // --- paths ---------------------------------------------------------------------------------------
 
 // Chooses the relays of each message, to minimize the load of the busiest link.
-class Laying {
+class MessagePaths {
  public:
-  Laying(const Collective& collective, const Neighbours& neighbours, const Messages& messages)
+  MessagePaths(const Collective& collective, const Neighbours& neighbours, const Messages& messages)
       : neighbours_(neighbours),
         routes_(*neighbours.routes),
         topology_(routes_.topology()),
@@ -55,17 +57,17 @@ class Laying {
   }
 
   std::vector<Path> lay(const Progress& progress) {
-    std::vector<Message> order(paths_.size());
-    std::iota(order.begin(), order.end(), Message{0});
+    std::vector<MessageNumber> order(paths_.size());
+    std::iota(order.begin(), order.end(), MessageNumber{0});
     std::stable_sort(order.begin(), order.end(),
-                     [&](Message a, Message b) { return bytes_[a] > bytes_[b]; });
+                     [&](MessageNumber a, MessageNumber b) { return bytes_[a] > bytes_[b]; });
     const double least = neighbours_.least_s;
     scale_ = least + latency();
     std::vector<Path> best;
     double busiest = 0;
     for (int round = 0; round < kRounds; ++round) {
       if (progress) progress(0.5 * round / kRounds);
-      for (const Message m : order) {
+      for (const MessageNumber m : order) {
         if (round > 0 && !crosses_full_link(m, least)) continue;
         if (round > 0) carry(m, -1);
         paths_[m] = round == 0 ? first(m) : cheapest(m);
@@ -136,11 +138,11 @@ class Laying {
 
   RouteId hop(std::size_t a, std::size_t b) const { return neighbours_.hop[a * npus_ + b]; }
 
-  double seconds(Message m, LinkId link) const {
+  double seconds(MessageNumber m, LinkId link) const {
     return static_cast<double>(bytes_[m]) * per_byte_[at(link)];
   }
 
-  void carry(Message m, int sign) {
+  void carry(MessageNumber m, int sign) {
     const Path& path = paths_[m];
     for (std::size_t i = 0; i < path.hops; ++i) {
       for (const LinkId link : routes_.links(path.hop[i]))
@@ -148,7 +150,7 @@ class Laying {
     }
   }
 
-  double cost(Message m, RouteId route) const {
+  double cost(MessageNumber m, RouteId route) const {
     double sum = 0;
     for (const LinkId link : routes_.links(route)) {
       const double time = seconds(m, link);
@@ -160,7 +162,7 @@ class Laying {
     return sum;
   }
 
-  bool crosses_full_link(Message m, double least) const {
+  bool crosses_full_link(MessageNumber m, double least) const {
     const Path& path = paths_[m];
     for (std::size_t i = 0; i < path.hops; ++i) {
       for (const LinkId link : routes_.links(path.hop[i])) {
@@ -171,7 +173,7 @@ class Laying {
   }
 
   // Start with the direct path, since loads are still too low at first; but not if only some pairs have one.
-  Path first(Message m) {
+  Path first(MessageNumber m) {
     const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
     if (hop(s, t) < 0 || (!all_straight_ && neighbours_.box[s] != neighbours_.box[t]))
       return cheapest(m);
@@ -180,7 +182,7 @@ class Laying {
     return path;
   }
 
-  Path cheapest(Message m) {
+  Path cheapest(MessageNumber m) {
     const auto s = at(messages_.src[m]), t = at(messages_.dst[m]);
     Path best;
     double least = std::numeric_limits<double>::infinity();
@@ -223,7 +225,7 @@ class Laying {
   }
 
   // The prices from the source to each NPU of its box, or from each NPU of the destination's box to it.
-  void find_side(Message m, bool leaving, std::vector<double>& prices) const {
+  void find_side(MessageNumber m, bool leaving, std::vector<double>& prices) const {
     const auto end = at(leaving ? messages_.src[m] : messages_.dst[m]);
     prices.resize(npus_);
     for (const NodeId npu : members_[at(neighbours_.box[end])]) {
@@ -264,31 +266,31 @@ struct Columns {
 // Computes when each hop starts: an open shop in which all connections progress in proportion.
 class Shop {
  public:
+  using Task = std::int32_t;  // one hop of a message
+
   // With `fullest_first`, messages that only pass less loaded links may be delayed.
   Shop(const Collective& collective, const Neighbours& neighbours, const Messages& messages,
        const std::vector<Path>& paths, bool fullest_first)
       : routes_(*neighbours.routes),
         messages_(messages),
         paths_(paths),
+        hops_(at(routes_.topology().links())),
+        load_(at(routes_.topology().links()), 0),
+        turn_(paths.size()),
         fullest_first_(fullest_first) {
-    const auto links = at(routes_.topology().links()), hops = at(routes_.count());
-    free_.resize(links, 0);
-    load_.resize(links, 0);
-    users_.resize(links);
-    offsets_.resize(links);
-    waiting_.resize(hops);
-    taken_.resize(hops, {0, 0});
-    state_.resize(hops, kIdle);
-    turn_.resize(paths.size());
-    std::vector<std::uint8_t> used(hops, 0);
-    for (Message m = 0; m < paths.size(); ++m) {
+    std::vector<std::int32_t> hop_of(at(routes_.count()), -1);
+    for (MessageNumber m = 0; m < paths.size(); ++m) {
       bytes_.push_back(collective.bytes(messages.chunk[m]));
+      first_.push_back(message_.size());
+      message_.insert(message_.end(), paths[m].hops, m);
+      hop_.resize(message_.size());
       for (std::size_t i = paths[m].hops; i-- > 0;) {
-        const RouteId route = paths[m].hop[i];
         windows_of(m, i);
         for (const auto& window : windows_)
           load_[at(window.link)] += static_cast<double>(window.busy);
-        if (!std::exchange(used[at(route)], 1)) enter(route);
+        auto& hop = hop_of[at(paths[m].hop[i])];
+        if (hop < 0) hop = hops_.add(windows_);
+        hop_[first_[m] + i] = hop;
       }
     }
     busiest_ = std::max(*std::max_element(load_.begin(), load_.end()), 1.0);
@@ -300,55 +302,64 @@ class Shop {
   double busiest() const { return busiest_; }
 
   Columns run(const Progress& progress) {
-    Columns result;
-    std::size_t jobs = 0;
-    for (Message m = 0; m < paths_.size(); ++m) {
-      jobs += paths_[m].hops;
-      ready(m, 0);
+    progress_ = &progress;
+    result_ = {};
+    std::vector<Task> by_turn(hop_.size());
+    std::iota(by_turn.begin(), by_turn.end(), Task{0});
+    const auto urgency = [&](Task task) {
+      return std::tuple(turn_[message_[at(task)]], route(task), task);
+    };
+    std::sort(by_turn.begin(), by_turn.end(),
+              [&](Task a, Task b) { return urgency(a) < urgency(b); });
+    std::vector<std::int32_t> waits;
+    for (std::size_t task = 0; task < hop_.size(); ++task) {
+      waits.push_back(step(static_cast<Task>(task)) > 0 ? 1 : 0);
     }
-    Time now = 0;
-    while (result.start.size() < jobs) {
-      if (progress && (result.start.size() & 1023) == 0) {
-        progress(static_cast<double>(result.start.size()) / static_cast<double>(jobs));
-      }
-      serve(now, result);
-      if (events_.empty()) break;
-      now = events_.top().time;
-      while (!events_.empty() && events_.top().time == now) {
-        const Event event = events_.top();
-        events_.pop();
-        if (event.step == 0) {
-          for (const RouteId user : users_[event.what]) touch(user);
-        } else {
-          ready(event.what, event.step);
-        }
-      }
-    }
-    return result;
+    ListSchedule(hops_, {hop_, by_turn, std::move(waits)}, *this).run();
+    return std::move(result_);
   }
 
- private:
-  struct Event {
-    Time time;
-    std::size_t what;  // the link that is free, or the message that has arrived
-    std::size_t step;  // of the message's next hop; 0 for a link
-    bool operator<(const Event& other) const {
-      return std::tie(time, step, what) > std::tie(other.time, other.step, other.what);
+  // --- what a list schedule asks
+
+  std::span<const Routes::Window> windows(Task task) {
+    windows_of(message_[at(task)], step(task));
+    return windows_;
+  }
+
+  template <typename Visit>
+  void follow(Task task, const Visit& visit) const {
+    const MessageNumber m = message_[at(task)];
+    if (step(task) + 1 < paths_[m].hops) visit(task + 1, duration(m, step(task)));
+  }
+
+  auto choose(std::span<ListOffer> fitting) const {
+    std::sort(fitting.begin(), fitting.end());
+    return std::views::transform(fitting, &ListOffer::server);
+  }
+
+  void started(Task task, Time now) {
+    const MessageNumber m = message_[at(task)];
+    result_.time = std::max(result_.time, now + duration(m, step(task)));
+    result_.route.push_back(route(task));
+    result_.chunk.push_back(messages_.chunk[m]);
+    result_.step.push_back(static_cast<std::int32_t>(step(task)));
+    result_.start.push_back(now);
+    if (*progress_ && (result_.start.size() & 1023) == 0) {
+      (*progress_)(static_cast<double>(result_.start.size()) / static_cast<double>(hop_.size()));
     }
-  };
+  }
+
+  bool goes_on() const { return true; }
+
+ private:
   // The share of its connection's bytes before a message, then the distance of its destination on the circle of NPUs.
   using Turn = std::tuple<double, std::int32_t>;
-  struct Waiting {
-    Turn turn;
-    Message message;
-    std::size_t step;
-    bool operator<(const Waiting& other) const {
-      return std::tie(turn, message) > std::tie(other.turn, other.message);
-    }
-  };
+
+  std::size_t step(Task task) const { return at(task) - first_[message_[at(task)]]; }
+  RouteId route(Task task) const { return paths_[message_[at(task)]].hop[step(task)]; }
 
   // The load of the busiest link on a message's path, relative to the busiest of all.
-  double fullest(Message m) const {
+  double fullest(MessageNumber m) const {
     double most = 0;
     for (std::size_t i = 0; i < paths_[m].hops; ++i) {
       for (const LinkId link : routes_.links(paths_[m].hop[i]))
@@ -360,9 +371,9 @@ class Shop {
   // Orders the messages of each slowest hop: first those that do not wait for a relay but continue through one, last those that
   // wait for a relay and do not continue; large messages before small ones.
   void find_turns(const Neighbours& neighbours) {
-    std::vector<std::vector<Message>> sharing(waiting_.size());
+    std::vector<std::vector<MessageNumber>> sharing(at(routes_.count()));
     std::vector<std::size_t> slowest(paths_.size());
-    for (Message m = 0; m < paths_.size(); ++m) {
+    for (MessageNumber m = 0; m < paths_.size(); ++m) {
       Time longest = -1;
       for (std::size_t i = 0; i < paths_[m].hops; ++i) {
         if (const Time time = duration(m, i); time > longest) {
@@ -376,18 +387,18 @@ class Shop {
     for (std::size_t r = 0; r < sharing.size(); ++r) {
       auto& queue = sharing[r];
       if (queue.empty()) continue;
-      const auto early = [&](Message m) {
+      const auto early = [&](MessageNumber m) {
         const bool fed = slowest[m] > 0, feeds = slowest[m] + 1 < paths_[m].hops;
         return std::tuple(fed, !feeds, -bytes_[m], m);
       };
       std::sort(queue.begin(), queue.end(),
-                [&](Message a, Message b) { return early(a) < early(b); });
+                [&](MessageNumber a, MessageNumber b) { return early(a) < early(b); });
       double total = 0, before = 0;
-      for (const Message m : queue) total += static_cast<double>(bytes_[m]);
+      for (const MessageNumber m : queue) total += static_cast<double>(bytes_[m]);
       const auto from = routes_.sources(static_cast<RouteId>(r))[0];
       const auto to = routes_.destinations(static_cast<RouteId>(r))[0];
       const auto turn = (to - from + npus) % npus;
-      for (const Message m : queue) {
+      for (const MessageNumber m : queue) {
         const auto bytes = static_cast<double>(bytes_[m]);
         const double rest = 1 - (before + bytes / 2) / total;
         turn_[m] = {1 - rest * (fullest_first_ ? fullest(m) : 1), turn};
@@ -396,7 +407,7 @@ class Shop {
     }
   }
 
-  Time duration(Message m, std::size_t step) const {
+  Time duration(MessageNumber m, std::size_t step) const {
     const RouteId route = paths_[m].hop[step];
     Time sum = 0;
     for (std::int32_t leg = 0; leg < routes_.legs(route); ++leg) {
@@ -406,7 +417,7 @@ class Shop {
   }
 
   // The windows of a route with several legs, as if no leg ever waited.
-  void windows_of(Message m, std::size_t step) {
+  void windows_of(MessageNumber m, std::size_t step) {
     const RouteId route = paths_[m].hop[step];
     windows_.clear();
     Time before = 0;
@@ -418,100 +429,22 @@ class Shop {
     }
   }
 
-  void enter(RouteId route) {
-    taken_[at(route)] = {takes_.size(), takes_.size() + windows_.size()};
-    for (const auto& window : windows_) {
-      takes_.push_back({window.link, window.offset});
-      users_[at(window.link)].push_back(route);
-      auto& known = offsets_[at(window.link)];
-      if (std::find(known.begin(), known.end(), window.offset) == known.end()) {
-        known.push_back(window.offset);
-      }
-    }
-  }
-
-  void ready(Message m, std::size_t step) {
-    const RouteId route = paths_[m].hop[step];
-    waiting_[at(route)].push({turn_[m], m, step});
-    if (state_[at(route)] == kIdle) state_[at(route)] = kWaits;
-    touch(route);
-  }
-
-  void touch(RouteId route) {
-    if (state_[at(route)] != kWaits) return;
-    state_[at(route)] = kTouched;
-    touched_.push_back(route);
-  }
-
-  bool is_free(RouteId route, Time now) const {
-    const auto [first, last] = taken_[at(route)];
-    for (auto i = first; i < last; ++i) {
-      if (free_[at(takes_[i].link)] > now + takes_[i].offset) return false;
-    }
-    return true;
-  }
-
-  void serve(Time now, Columns& result) {
-    offers_.clear();
-    for (const RouteId route : touched_) {
-      state_[at(route)] = kWaits;
-      if (is_free(route, now)) offers_.emplace_back(waiting_[at(route)].top().turn, route);
-    }
-    touched_.clear();
-    std::sort(offers_.begin(), offers_.end());
-    for (const auto& [_, route] : offers_) {
-      if (is_free(route, now)) start(waiting_[at(route)].top(), now, result);
-    }
-  }
-
-  void start(const Waiting job, Time now, Columns& result) {
-    windows_of(job.message, job.step);
-    const RouteId route = paths_[job.message].hop[job.step];
-    waiting_[at(route)].pop();
-    if (waiting_[at(route)].empty()) state_[at(route)] = kIdle;
-    for (const auto& window : windows_) {
-      const auto link = at(window.link);
-      free_[link] = now + window.offset + window.busy;
-      for (const Time offset : offsets_[link])
-        events_.push({std::max(now, free_[link] - offset), link, 0});
-    }
-    const Time arrival = now + duration(job.message, job.step);
-    result.time = std::max(result.time, arrival);
-    if (job.step + 1 < paths_[job.message].hops) {
-      events_.push({arrival, job.message, job.step + 1});
-    }
-    result.route.push_back(route);
-    result.chunk.push_back(messages_.chunk[job.message]);
-    result.step.push_back(static_cast<std::int32_t>(job.step));
-    result.start.push_back(now);
-  }
-
   const Routes& routes_;
   const Messages& messages_;
   const std::vector<Path>& paths_;
-  std::vector<std::int64_t> bytes_;
-  std::vector<Turn> turn_;
-  std::vector<Time> free_;
+  Servers hops_;              // the routes that messages take
   std::vector<double> load_;  // per link, relative to the busiest
-  double busiest_ = 1;
+  std::vector<Turn> turn_;
   const bool fullest_first_;
-  std::vector<std::vector<RouteId>> users_;
-  std::vector<std::vector<Time>> offsets_;
-  std::vector<std::priority_queue<Waiting>> waiting_;  // for each hop
-  std::priority_queue<Event> events_;
-  // Links of the hops, and when the head of a message is there; and where those of each hop begin and end.
-  struct Take {
-    LinkId link;
-    Time offset;
-  };
-  std::vector<Take> takes_;
-  std::vector<std::pair<std::size_t, std::size_t>> taken_;
-  // Whether messages wait for a hop, and whether the hop is to be considered next.
-  enum State : std::uint8_t { kIdle, kWaits, kTouched };
-  std::vector<State> state_;
-  std::vector<RouteId> touched_;
-  std::vector<std::pair<Turn, RouteId>> offers_;
+  std::vector<std::int64_t> bytes_;
+  double busiest_ = 1;
+  // Of each task: its server, and its message; and the first task of each message.
+  std::vector<std::int32_t> hop_;
+  std::vector<MessageNumber> message_;
+  std::vector<std::size_t> first_;
   std::vector<Routes::Window> windows_;
+  const Progress* progress_ = nullptr;
+  Columns result_;
 };
 
 }  // namespace
@@ -519,7 +452,7 @@ class Shop {
 Schedule balanced(const std::shared_ptr<const Collective>& collective, const Neighbours& neighbours,
                   const Messages& messages, const std::string& provenance,
                   const Progress& progress) {
-  const auto paths = Laying(*collective, neighbours, messages).lay(progress);
+  const auto paths = MessagePaths(*collective, neighbours, messages).lay(progress);
   Shop shop(*collective, neighbours, messages, paths, false);
   Columns columns = shop.run(part_of(progress, 0.5, 0.7));
   if (static_cast<double>(columns.time) > kWorthAnother * shop.busiest()) {

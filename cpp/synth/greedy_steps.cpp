@@ -21,10 +21,10 @@ constexpr Time kLongestLag = 64;           // steps; a link is examined in each,
 
 // Every destination has one region of the schedule's columns, filled in order of arrival. It is the log
 // that its neighbours read, and is sorted into the lanes of its in-links at the end.
-class Steps {
+class StepwiseGreedy {
  public:
-  Steps(const Topology& topology, const Collective& collective, const GreedyOptions& options,
-        const Progress& progress)
+  StepwiseGreedy(const Topology& topology, const Collective& collective,
+                 const GreedyOptions& options, const Progress& progress)
       : topology_(topology),
         collective_(collective),
         options_(options),
@@ -300,7 +300,7 @@ StepProblem step_problem(const Topology& topology, const Collective& collective,
 std::optional<Transfers> greedy_steps(const Topology& topology, const Collective& collective,
                                       const GreedyOptions& options, const Progress& progress) {
   if (!stepwise(topology, collective)) return std::nullopt;
-  return Steps(topology, collective, options, progress).run();
+  return StepwiseGreedy(topology, collective, options, progress).run();
 }
 
 }  // namespace tacos

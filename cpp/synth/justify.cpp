@@ -1,11 +1,10 @@
 #include "synth/justify.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <queue>
+#include <ranges>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "synth/list_schedule.hpp"
 #include "synth/reservations.hpp"
 #include "timing/compose.hpp"
 #include "timing/retime.hpp"
@@ -50,9 +50,9 @@ class Edges {
 };
 
 // The transfers of a schedule, with their starts, and what must stay in order.
-class Plan {
+class OrderedTransfers {
  public:
-  explicit Plan(const Schedule& schedule) : schedule_(schedule) {
+  explicit OrderedTransfers(const Schedule& schedule) : schedule_(schedule) {
     if (schedule.topology().spec().reduce_bandwidth_Bps > 0)
       throw InfeasibleError("sums that take time cannot be justified");
     read();
@@ -184,129 +184,111 @@ class Plan {
 };
 
 // Plans all transfers of routes of one link anew: each link that is free takes the first of those that are ready.
-class Service {
+class Rescheduler {
  public:
+  using Transfer = std::int32_t;
+
   // Late: backwards from the end, in the order of arrivals. Times count from the end then.
-  Service(const Plan& plan, bool late)
-      : plan_(plan),
-        late_(late),
-        order_(late ? plan.by_arrival() : plan.by_start()),
-        rank_(order_.size()),
-        waits_(order_.size()),
-        ready_(order_.size(), 0),
-        start_(order_.size()),
-        free_(at(plan.links()), 0),
-        queues_(at(plan.links())) {
-    for (std::size_t k = 0; k < order_.size(); ++k) rank_[order_[k]] = k;
-  }
+  Rescheduler(const OrderedTransfers& transfers, bool late, const Progress& progress)
+      : transfers_(transfers), late_(late), progress_(progress), links_(at(transfers.links())) {}
 
   // The new starts; empty if transfers wait for each other, as in an exchange.
-  std::vector<Time> run(const Progress& progress) {
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      waits_[i] = (late_ ? plan_.after(i) : plan_.before(i)).size();
-      if (waits_[i] == 0) moments_.push({0, true, i});
+  std::vector<Time> run() {
+    const auto order = late_ ? transfers_.by_arrival() : transfers_.by_start();
+    const std::vector<Transfer> by_time(order.begin(), order.end());
+    std::vector<std::int32_t> server(order.size()), waits(order.size());
+    std::vector<std::int32_t> server_of(at(transfers_.links()), -1);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      auto& link = server_of[at(transfers_.windows(i)[0].link)];
+      if (link < 0) link = links_.add(windows(static_cast<Transfer>(i)));
+      server[i] = link;
+      waits[i] =
+          static_cast<std::int32_t>((late_ ? transfers_.after(i) : transfers_.before(i)).size());
     }
-    std::vector<std::size_t> links;
-    for (std::size_t moment = 0; !moments_.empty(); ++moment) {
-      if (progress && moment % kOften == 0) progress(share_of(served_));
-      const Time now = moments_.top().time;
-      links.clear();
-      for (; !moments_.empty() && moments_.top().time == now; moments_.pop()) {
-        const auto& [_, ready, which] = moments_.top();
-        links.push_back(ready ? link_of(which) : which);
-        if (ready) queues_[links.back()].push(rank_[which]);
-      }
-      for (const auto link : links) serve(link, now);
-    }
-    if (served_ < order_.size()) return {};
-    return late_ ? mirrored() : start_;
+    auto start = ListSchedule(links_, {server, by_time, std::move(waits)}, *this).run();
+    if (served_ < order.size()) return {};
+    return late_ ? mirrored(std::move(start)) : start;
   }
+
+  // --- what a list schedule asks
+
+  std::span<const Routes::Window> windows(Transfer i) {
+    window_ = transfers_.windows(at(i))[0];
+    if (late_) window_.offset = transfers_.flight[at(i)] - window_.offset - window_.busy;
+    return std::span(&window_, 1);
+  }
+
+  template <typename Visit>
+  void follow(Transfer i, const Visit& visit) const {
+    for (const auto& edge : late_ ? transfers_.before(at(i)) : transfers_.after(at(i))) {
+      const auto next = late_ ? edge.before : edge.after;
+      visit(static_cast<Transfer>(next),
+            edge.lag + (late_ ? transfers_.flight[at(i)] - transfers_.flight[next] : 0));
+    }
+  }
+
+  // Each link has its own transfers.
+  auto choose(std::span<ListOffer> fitting) const {
+    return std::views::transform(fitting, &ListOffer::server);
+  }
+
+  void started(Transfer /*i*/, Time /*now*/) {
+    if (progress_ && served_ % kOften == 0) {
+      progress_(static_cast<double>(served_) / static_cast<double>(transfers_.start.size()));
+    }
+    ++served_;
+  }
+
+  bool goes_on() const { return true; }
 
  private:
-  struct Moment {
-    Time time;
-    bool ready;         // a transfer is ready, or else a link is free
-    std::size_t which;  // transfer or link
-    bool operator>(const Moment& other) const {
-      return std::tie(time, ready, which) > std::tie(other.time, other.ready, other.which);
-    }
-  };
-
-  double share_of(std::size_t served) const {
-    return static_cast<double>(served) / static_cast<double>(order_.size());
-  }
-  std::size_t link_of(std::size_t i) const { return at(plan_.windows(i)[0].link); }
-
-  void serve(std::size_t link, Time now) {
-    if (queues_[link].empty()) return;
-    const auto i = order_[queues_[link].top()];
-    const auto& window = plan_.windows(i)[0];
-    const Time offset = late_ ? plan_.flight[i] - window.offset - window.busy : window.offset;
-    if (now + offset < free_[link]) return;  // there is a moment at which the link is free
-    queues_[link].pop();
-    ++served_;
-    start_[i] = now;
-    free_[link] = now + offset + window.busy;
-    moments_.push({now + window.busy, false, link});
-    for (const auto& edge : late_ ? plan_.before(i) : plan_.after(i)) {
-      const auto next = late_ ? edge.before : edge.after;
-      const Time lag = edge.lag + (late_ ? plan_.flight[i] - plan_.flight[next] : 0);
-      ready_[next] = std::max(ready_[next], now + lag);
-      if (--waits_[next] == 0) moments_.push({std::max(ready_[next], now), true, next});
-    }
-  }
-
   // Starts counted from the beginning: a transfer starts when it arrives in the opposite direction of time.
-  std::vector<Time> mirrored() const {
-    auto arrival = start_;
-    for (std::size_t i = 0; i < arrival.size(); ++i) arrival[i] += plan_.flight[i];
+  std::vector<Time> mirrored(std::vector<Time> arrival) const {
+    for (std::size_t i = 0; i < arrival.size(); ++i) arrival[i] += transfers_.flight[i];
     const Time last = arrival.empty() ? 0 : *std::max_element(arrival.begin(), arrival.end());
     for (auto& time : arrival) time = last - time;
     return arrival;
   }
 
-  const Plan& plan_;
+  const OrderedTransfers& transfers_;
   bool late_;
-  std::vector<std::size_t> order_, rank_;  // transfers by place, and places by transfer
-  std::vector<std::size_t> waits_;         // number of edges that a transfer waits for
-  std::vector<Time> ready_, start_;
+  const Progress& progress_;
+  Servers links_;
+  Routes::Window window_{};
   std::size_t served_ = 0;
-  std::vector<Time> free_;  // of each link
-  // Places of ready transfers.
-  std::vector<std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>>> queues_;
-  std::priority_queue<Moment, std::vector<Moment>, std::greater<>> moments_;
 };
 
-// Lets links serve anew, backwards and forwards, if that shortens the plan.
-void serve(Plan& plan, const Progress& progress) {
-  const auto before = plan.start;
-  const Time time = plan.end();
+// Lets links serve anew, backwards and forwards, if that shortens the schedule.
+void serve(OrderedTransfers& transfers, const Progress& progress) {
+  const auto before = transfers.start;
+  const Time time = transfers.end();
   for (const bool late : {true, false}) {
-    auto found = Service(plan, late).run(part_of(progress, late ? 0 : 0.5, late ? 0.5 : 1));
-    if (found.size() == plan.start.size()) plan.start = std::move(found);
+    const auto half = part_of(progress, late ? 0 : 0.5, late ? 0.5 : 1);
+    auto found = Rescheduler(transfers, late, half).run();
+    if (found.size() == transfers.start.size()) transfers.start = std::move(found);
   }
-  if (plan.end() > time) plan.start = before;
+  if (transfers.end() > time) transfers.start = before;
 }
 
 // Moves transfers into gaps, one at a time.
 class Gaps {
  public:
-  explicit Gaps(Plan& plan) : plan_(plan), reserved_(plan.links()) {
-    for (std::size_t i = 0; i < plan.start.size(); ++i) {
-      reserved_.mark(plan.windows(i), plan.start[i], true);
+  explicit Gaps(OrderedTransfers& transfers) : transfers_(transfers), reserved_(transfers.links()) {
+    for (std::size_t i = 0; i < transfers.start.size(); ++i) {
+      reserved_.mark(transfers.windows(i), transfers.start[i], true);
     }
   }
 
   // Moves every transfer as late as possible, so that none arrives after the last one. Transfers that have not been moved yet
   // only become later, so their present starts are safe limits. The same holds for move_early().
   void move_late(const Progress& progress) {
-    const Time time = plan_.end();
+    const Time time = transfers_.end();
     std::size_t moved = 0;
-    for (const auto i : plan_.by_arrival()) {
+    for (const auto i : transfers_.by_arrival()) {
       report(progress, moved++);
-      Time latest = time - plan_.flight[i];
-      for (const auto& edge : plan_.after(i)) {
-        latest = std::min(latest, plan_.start[edge.after] - edge.lag);
+      Time latest = time - transfers_.flight[i];
+      for (const auto& edge : transfers_.after(i)) {
+        latest = std::min(latest, transfers_.start[edge.after] - edge.lag);
       }
       move(i, latest, true);
     }
@@ -314,11 +296,11 @@ class Gaps {
 
   void move_early(const Progress& progress) {
     std::size_t moved = 0;
-    for (const auto i : plan_.by_start()) {
+    for (const auto i : transfers_.by_start()) {
       report(progress, moved++);
       Time earliest = 0;
-      for (const auto& edge : plan_.before(i)) {
-        earliest = std::max(earliest, plan_.start[edge.before] + edge.lag);
+      for (const auto& edge : transfers_.before(i)) {
+        earliest = std::max(earliest, transfers_.start[edge.before] + edge.lag);
       }
       move(i, earliest, false);
     }
@@ -327,17 +309,17 @@ class Gaps {
  private:
   void report(const Progress& progress, std::size_t moved) const {
     if (!progress || moved % kOften != 0) return;
-    progress(static_cast<double>(moved) / static_cast<double>(plan_.start.size()));
+    progress(static_cast<double>(moved) / static_cast<double>(transfers_.start.size()));
   }
 
   void move(std::size_t i, Time limit, bool late) {
-    if (limit == plan_.start[i]) return;
-    reserved_.mark(plan_.windows(i), plan_.start[i], false);
-    plan_.start[i] = reserved_.free_start(plan_.windows(i), limit, late);
-    reserved_.mark(plan_.windows(i), plan_.start[i], true);
+    if (limit == transfers_.start[i]) return;
+    reserved_.mark(transfers_.windows(i), transfers_.start[i], false);
+    transfers_.start[i] = reserved_.free_start(transfers_.windows(i), limit, late);
+    reserved_.mark(transfers_.windows(i), transfers_.start[i], true);
   }
 
-  Plan& plan_;
+  OrderedTransfers& transfers_;
   Reservations reserved_;
 };
 
@@ -345,14 +327,14 @@ class Gaps {
 
 Schedule justify(const Schedule& schedule, const Progress& progress) {
   if (schedule.symmetry()) return justify(schedule.expand(), progress);
-  Plan plan(schedule);
-  if (!plan.known()) return schedule;
-  if (plan.one_link()) serve(plan, part_of(progress, 0.2, 0.6));
-  Gaps gaps(plan);
+  OrderedTransfers transfers(schedule);
+  if (!transfers.known()) return schedule;
+  if (transfers.one_link()) serve(transfers, part_of(progress, 0.2, 0.6));
+  Gaps gaps(transfers);
   gaps.move_late(part_of(progress, 0.6, 0.8));
   gaps.move_early(part_of(progress, 0.8, 1));
-  if (plan.end() >= schedule.time()) return schedule;
-  const auto found = plan.schedule();
+  if (transfers.end() >= schedule.time()) return schedule;
+  const auto found = transfers.schedule();
   return found && found->time() < schedule.time() ? found->with_facts(schedule.facts()) : schedule;
 }
 

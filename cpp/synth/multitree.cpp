@@ -21,9 +21,9 @@ struct Tree {
   std::size_t waiting = 0;
 };
 
-class Growth {
+class TreeGrower {
  public:
-  explicit Growth(const Topology& topology)
+  explicit TreeGrower(const Topology& topology)
       : topology_(topology),
         busy_until_(at(topology.links()), 0),
         seen_(at(topology.nodes()), 0),
@@ -135,7 +135,7 @@ Trees multitree(const std::shared_ptr<const Topology>& topology, std::span<const
   }
   Trees result;
   PathTable paths;
-  Growth growth(*topology);
+  TreeGrower growth(*topology);
   std::vector<std::size_t> open,
       growing;  // trees that wait for members; that can grow in this step
   for (std::size_t t = 0; t < trees.size(); ++t) open.push_back(t);

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
-#include <tuple>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 
 namespace tacos {
@@ -15,62 +14,39 @@ namespace {
 // The fastest paths from one NPU through switches only, by latency plus slowest transmission.
 class Quickest {
  public:
-  Quickest(const Topology& topology, std::int64_t bytes) : topology_(topology), bytes_(bytes) {
-    const auto nodes = at(topology.nodes());
-    time_.resize(nodes);
-    hops_.resize(nodes);
-    into_.resize(nodes);
-  }
+  Quickest(const Topology& topology, std::int64_t bytes)
+      : topology_(topology),
+        bytes_(bytes),
+        search_(topology.nodes()),
+        into_(at(topology.nodes())) {}
 
   // Appends the path to every NPU behind a switch, in order of the NPUs.
   template <typename Add>
   void from(NodeId source, Add&& add) {
-    struct Entry {
-      Time time, latency, slowest;
-      std::int32_t hops;
-      NodeId node;
-      bool operator>(const Entry& other) const {
-        return std::tie(time, hops, node) > std::tie(other.time, other.hops, other.node);
-      }
-    };
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-    for (const NodeId node : seen_) {
-      time_[at(node)] = kUnseen;
-      into_[at(node)].clear();
-    }
-    if (seen_.empty()) std::fill(time_.begin(), time_.end(), kUnseen);
-    seen_.clear();
-    const auto expand = [&](NodeId node, Time latency, Time slowest, std::int32_t hops) {
-      for (const LinkId link : topology_.out_links(node)) {
+    search_.clear();
+    search_.start(source, {0, 0});
+    while (const auto node = search_.next()) {
+      const auto hops = search_.key(*node).second + 1;
+      const Way way = search_.mark(*node);
+      for (const LinkId link : topology_.out_links(*node)) {
         const NodeId next = topology_.dst(link);
-        if (next == source || (node == source && topology_.is_npu(next))) continue;
-        const Time later = latency + topology_.latency(link);
-        const Time slower = std::max(slowest, transmission_time(bytes_, topology_.bandwidth(link)));
-        const Time time = later + slower;
+        if (next == source || (*node == source && topology_.is_npu(next))) continue;
+        const Time latency = way.latency + topology_.latency(link);
+        const Time slowest =
+            std::max(way.slowest, transmission_time(bytes_, topology_.bandwidth(link)));
         // The shortest of equally fast paths, so that links without latency do not form cycles.
-        const std::pair arrival{time, hops}, known{time_[at(next)], hops_[at(next)]};
-        if (arrival > known) continue;
-        if (time_[at(next)] == kUnseen) seen_.push_back(next);
-        if (arrival < known) {
-          time_[at(next)] = time;
-          hops_[at(next)] = hops;
+        const std::pair arrival{latency + slowest, hops};
+        if (search_.offer(next, arrival, {latency, slowest}, !topology_.is_npu(next))) {
           into_[at(next)].clear();
-          if (!topology_.is_npu(next)) queue.push({time, later, slower, hops, next});
+        } else if (arrival != search_.key(next)) {
+          continue;
         }
         into_[at(next)].push_back(link);
       }
-    };
-    expand(source, 0, 0, 1);
-    while (!queue.empty()) {
-      const Entry entry = queue.top();
-      queue.pop();
-      if (entry.time == time_[at(entry.node)] && entry.hops == hops_[at(entry.node)]) {
-        expand(entry.node, entry.latency, entry.slowest, entry.hops + 1);
-      }
     }
     std::vector<NodeId> npus;
-    for (const NodeId node : seen_) {
-      if (topology_.is_npu(node)) npus.push_back(node);
+    for (const NodeId node : search_.reached()) {
+      if (topology_.is_npu(node) && node != source) npus.push_back(node);
     }
     std::sort(npus.begin(), npus.end());
     std::vector<LinkId> path;
@@ -81,19 +57,19 @@ class Quickest {
         path.push_back(choices[at(source + npu) % choices.size()]);
       }
       std::reverse(path.begin(), path.end());
-      add(npu, time_[at(npu)], path);
+      add(npu, search_.key(npu).first, path);
     }
   }
 
  private:
-  static constexpr Time kUnseen = std::numeric_limits<Time>::max();
+  struct Way {
+    Time latency = 0, slowest = 0;
+  };
 
   const Topology& topology_;
   std::int64_t bytes_;
-  std::vector<Time> time_;
-  std::vector<std::int32_t> hops_;
+  BestFirst<std::pair<Time, std::int32_t>, Way> search_;  // by time, then hops
   std::vector<std::vector<LinkId>> into_;  // the links over which the quickest paths arrive
-  std::vector<NodeId> seen_;
 };
 
 }  // namespace

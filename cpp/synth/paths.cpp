@@ -1,14 +1,15 @@
 #include "synth/paths.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 #include "synth/matching.hpp"
 
@@ -16,14 +17,13 @@ namespace tacos {
 
 namespace {
 
-constexpr Time kUnreached = std::numeric_limits<Time>::max();
 constexpr Time kDearest = Time{1} << 60;      // highest price of a link
 constexpr Time kMostShifted = Time{1} << 52;  // of which 1024 times as much fits 64 bits
 constexpr Time kFarthest = Time{1} << 62;    // highest cost of a node, so that sums do not overflow
 constexpr std::int64_t kSearches = 2048;     // at least, if there are as many chunks (chosen)
 constexpr std::int64_t kWork = 400'000'000;  // links visited in all rounds, about (chosen)
 constexpr std::size_t kSizes = 4;            // of chunks whose times are kept (chosen)
-constexpr int kRounds = 6;
+constexpr int kMostRounds = 6;
 constexpr std::int64_t kWeight = 16;  // the price of the busiest link, in transmission times
 
 // The chunks of one search: a single one, or several with the same holder and one destination each.
@@ -34,10 +34,10 @@ struct Batch {
 class Layer {
  public:
   Layer(const Topology& topology, const Collective& collective, const GreedyOptions& options)
-      : topology_(topology), collective_(collective), backwards_(options.backwards) {
-    const auto nodes = at(topology.nodes());
-    cost_.assign(nodes, kUnreached);
-    into_.assign(nodes, -1);
+      : topology_(topology),
+        collective_(collective),
+        backwards_(options.backwards),
+        search_(topology.nodes()) {
     price_.resize(at(topology.links()));
     load_.assign(at(topology.links()), 0);
     wait_.assign(at(topology.links()), 0);
@@ -56,9 +56,9 @@ class Layer {
       const auto again = topology_.nodes() > topology_.npus() ? takers * takers : takers;
       work += topology_.links() * (1 + again / topology_.npus());
     }
-    const auto rounds = std::clamp<std::int64_t>(kWork / work, 1, kRounds);
+    const auto rounds = std::clamp<std::int64_t>(kWork / work, 1, kMostRounds);
     std::vector<std::vector<LinkId>> best;
-    Time least = kUnreached;
+    Time least = std::numeric_limits<Time>::max();
     for (std::int64_t round = 0; round < rounds; ++round) {
       detours_ = round > 0;
       for (std::size_t i = 0; i < batches_.size(); ++i) {
@@ -132,12 +132,11 @@ class Layer {
       pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
     }
     set_prices();
-    tree_.clear();
-    for (const NodeId npu : collective_.inputs(batch.chunks[0])) tree_.emplace_back(0, npu);
+    search_.clear();
+    for (const NodeId npu : collective_.inputs(batch.chunks[0])) search_.start(npu, 0);
     if (batch.chunks.size() == 1) {
       grow(batch.chunks[0], progress);
     } else {
-      begin_search();
       if (progress) progress(0.0);
       search([](NodeId) { return false; });
       for (const ChunkId chunk : batch.chunks) join(chunk, collective_.outputs(chunk)[0]);
@@ -179,48 +178,17 @@ class Layer {
     price_[at(link)] = static_cast<Time>(std::min<__int128>(kDearest, price));
   }
 
-  void begin_search() {
-    for (const NodeId node : touched_) cost_[at(node)] = kUnreached;
-    touched_.clear();
-    queue_.clear();
-    for (const auto& [ready, npu] : tree_) {
-      touched_.push_back(npu);
-      search_from(npu, ready);
-    }
-  }
-  void search_from(NodeId npu, Time ready) {
-    cost_[at(npu)] = ready;
-    into_[at(npu)] = -1;
-    visit(ready, npu);
-  }
-  void visit(Time cost, NodeId node) {
-    queue_.emplace_back(cost, node);
-    std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
-  }
-
+  // The next node at which `stop` is true. Nodes of the tree are sources: another path to them would deliver the chunk twice.
   template <typename Stop>
-  bool search(const Stop& stop) {
-    while (!queue_.empty()) {
-      const auto [cost, node] = queue_.front();
-      if (cost == cost_[at(node)] && stop(node)) return true;
-      std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
-      queue_.pop_back();
-      if (cost > cost_[at(node)]) continue;
-      for (const LinkId link : topology_.out_links(node)) {
-        const NodeId next = topology_.dst(link);
-        const Time through = std::min(cost + price_[at(link)], kFarthest);
-        if (through >= cost_[at(next)]) continue;
-        if (cost_[at(next)] == kUnreached) {
-          touched_.push_back(next);
-        } else if (into_[at(next)] < 0) {
-          continue;  // in the tree already: another path would deliver the chunk twice
-        }
-        cost_[at(next)] = through;
-        into_[at(next)] = link;
-        visit(through, next);
+  std::optional<NodeId> search(const Stop& stop) {
+    while (const auto node = search_.next()) {
+      if (stop(*node)) return node;
+      const Time cost = search_.key(*node);
+      for (const LinkId link : topology_.out_links(*node)) {
+        search_.offer(topology_.dst(link), std::min(cost + price_[at(link)], kFarthest), link);
       }
     }
-    return false;
+    return std::nullopt;
   }
 
   void grow(ChunkId chunk, const Progress& progress) {
@@ -231,16 +199,15 @@ class Layer {
       waiting -= wanted_[at(npu)];
       wanted_[at(npu)] = 0;
     };
-    for (const auto& [ready, npu] : tree_) served(npu);
+    for (const NodeId npu : collective_.inputs(chunk)) served(npu);
     const auto wanted = [&](NodeId node) {
       return topology_.is_npu(node) && wanted_[at(node)] != 0;
     };
-    begin_search();
     while (waiting > 0) {
       if (progress) progress(0.0);
-      const bool found = search(wanted);
-      const auto path = join(chunk, found ? queue_.front().second : first_wanted());
-      Time time = cost_[at(topology_.src(path[0]))], delay = 0, slowest = 0;
+      const auto found = search(wanted);
+      const auto path = join(chunk, found ? *found : first_wanted());
+      Time time = search_.key(topology_.src(path[0])), delay = 0, slowest = 0;
       bool switched = false;
       for (const LinkId link : path) {
         const Time passes = transmission_time(bytes_, topology_.bandwidth(link));
@@ -256,12 +223,11 @@ class Layer {
         }
         time = std::min(time + (delay + slowest) / pipelined_, kLongestSchedule);
         delay = slowest = 0;
-        tree_.emplace_back(time, next);
-        search_from(next, time);
+        search_.start(next, time);
         served(next);
       }
       // The search continues from the new NPUs, unless it used old prices of links at switches.
-      if (switched) begin_search();
+      if (switched) search_.restart();
     }
     for (const LinkId link : links_[chunk]) wait_[at(link)] = 0;
   }
@@ -273,14 +239,12 @@ class Layer {
 
   // Adds the path that was found to `npu` to the chunk's links and to their loads.
   std::span<const LinkId> join(ChunkId chunk, NodeId npu) {
-    if (cost_[at(npu)] == kUnreached) {
-      cannot_reach(topology_, collective_, chunk, npu, backwards_);
-    }
+    if (!search_.reached(npu)) cannot_reach(topology_, collective_, chunk, npu, backwards_);
     const auto& busy = busy_times(collective_.bytes(chunk));
     auto& links = links_[chunk];
     const auto first = links.size();
-    for (NodeId node = npu; into_[at(node)] >= 0; node = topology_.src(links.back())) {
-      links.push_back(into_[at(node)]);
+    for (NodeId node = npu; !search_.source(node); node = topology_.src(links.back())) {
+      links.push_back(search_.mark(node));
       Time& load = load_[at(links.back())];
       load += busy[at(links.back())];
       stale_.push_back(links.back());
@@ -307,14 +271,10 @@ class Layer {
   std::map<std::int64_t, std::vector<Time>> known_;     // busy times of all links, by bytes
   std::vector<LinkId> stale_;                           // links whose prices may have changed
   std::tuple<bool, Time, Time, std::int64_t> scale_{};  // of all prices
-  std::vector<Time> wait_;                     // until the tree's branches so far have passed it
-  std::vector<Time> cost_;                     // of each node, from the tree
-  std::vector<std::pair<Time, NodeId>> tree_;  // NPUs of the tree, and when each has the chunk
-  std::vector<LinkId> into_;
-  std::vector<NodeId> touched_;
+  std::vector<Time> wait_;  // until the tree's branches so far have passed it
+  BestFirst<Time>
+      search_;  // from the NPUs of the tree, which have the chunk at the time of their key
   std::vector<std::uint8_t> wanted_;
-  using Entry = std::pair<Time, NodeId>;
-  std::vector<Entry> queue_;  // a heap
 };
 
 // The hops of all chunks as rows of one table of routes.

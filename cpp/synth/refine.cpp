@@ -19,7 +19,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kMostAtOnce = 8;
+constexpr std::size_t kMostSpreadsAtOnce = 8;
 
 // The routes of a schedule, then those between neighbours that are not among them.
 Routes hops_of(const Schedule& schedule, const Progress& progress) {
@@ -231,7 +231,7 @@ class Refinement {
       if (end_[i] == last) late_.push_back(i);
     }
     chosen.assign(1, late_[random_() % late_.size()]);
-    const auto wanted = random_() % std::min(kMostAtOnce, spreads_.size());
+    const auto wanted = random_() % std::min(kMostSpreadsAtOnce, spreads_.size());
     for (std::uint64_t k = 0; k < wanted; ++k) {
       const bool late = late_.size() > 1 && random_() % 2;
       const auto i = late ? late_[random_() % late_.size()] : random_() % spreads_.size();

@@ -1,4 +1,4 @@
-// Members that pass messages on: while hubs send their sums to receivers, other members of a box may forward them.
+// Members that pass messages on: while leaders send their sums to receivers, other members of a box may forward them.
 //
 // A member that has sent its own sum may be overwritten by a message, which it sends on. So a message must arrive after the
 // member has last read its sum, and two messages through one member follow each other.
@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <queue>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "graph/best_first.hpp"
 #include "synth/timed_hops.hpp"
 
 namespace tacos {
@@ -23,8 +23,8 @@ class Relays {
       : hops_(hops),
         last_read_(at(nodes), -1),
         role_(at(nodes)),
-        reached_(at(nodes)),
-        near_(at(nodes)) {}
+        near_(at(nodes)),
+        fastest_(nodes) {}
 
   // Begins a chunk, in which no member has sent its sum yet.
   void begin(std::span<const NodeId> members) {
@@ -42,17 +42,17 @@ class Relays {
                             false);
   }
 
-  // Begins to send from hubs to receivers, which do not pass messages on.
-  void meet(std::span<const NodeId> hubs, std::span<const NodeId> receivers) {
+  // Begins to send from leaders to receivers, which do not pass messages on.
+  void meet(std::span<const NodeId> leaders, std::span<const NodeId> receivers) {
     std::fill(role_.begin(), role_.end(), Role::member);
     for (const NodeId npu : receivers) role_[at(npu)] = Role::receiver;
-    for (const NodeId npu : hubs) role_[at(npu)] = Role::hub;
+    for (const NodeId npu : leaders) role_[at(npu)] = Role::leader;
     held_.clear();
   }
-  bool is_hub(NodeId npu) const { return role_[at(npu)] == Role::hub; }
+  bool is_leader(NodeId npu) const { return role_[at(npu)] == Role::leader; }
 
   // Finds the hops of a message that arrives first from `moment` on: one hop, or several direct links over members that
-  // have sent their own sums and are neither hubs nor receivers. Each of these overwrites its sum with the message, and
+  // have sent their own sums and are neither leaders nor receivers. Each of these overwrites its sum with the message, and
   // can send it again until the next message overwrites it.
   bool find_way(NodeId from, NodeId to, Time moment, std::vector<std::pair<RouteId, Time>>& way) {
     way.clear();
@@ -62,95 +62,69 @@ class Relays {
       const Time start = free_arrival(hop, moment), arrival = start + hops_.flight(hop);
       if (arrival < first) first = arrival, way.assign(1, {hop, start});
     }
-    using Place = std::pair<Time, NodeId>;
-    std::priority_queue<Place, std::vector<Place>, std::greater<>> queue;
-    ++search_;
-    const auto begin_at = [&](NodeId npu, Time time) {
-      reached_[at(npu)] = {search_, time, kNone, 0};
-      queue.emplace(time, npu);
-    };
-    begin_at(from, moment);
+    fastest_.clear();
+    fastest_.start(from, moment);
     for (const auto& [npu, held] : held_) {
-      if (held.from == from) begin_at(npu, std::max(moment, held.since));
+      if (held.from == from) fastest_.start(npu, std::max(moment, held.since));
     }
-    while (!queue.empty()) {
-      const auto [time, here] = queue.top();
-      queue.pop();
-      if (time > reached_[at(here)].time || time >= first) continue;
-      if (here == to) {
+    while (const auto here = fastest_.next()) {
+      const Time time = fastest_.key(*here);
+      if (time >= first) break;
+      if (*here == to) {
         way.clear();
-        for (const Reached* back = &reached_[at(to)]; back->hop != kNone;
-             back = &reached_[at(hops_.source(back->hop))]) {
-          way.emplace_back(back->hop, back->start);
+        for (NodeId back = to; !fastest_.source(back); back = hops_.source(way.back().first)) {
+          way.push_back(fastest_.mark(back));
         }
         std::reverse(way.begin(), way.end());
         return true;
       }
-      for (const RouteId hop : hops_.out(here, true)) {
+      for (const RouteId hop : hops_.out(*here, true)) {
         const NodeId next = hops_.target(hop);
         if (next != to && role_[at(next)] != Role::member) continue;
-        if (time + hops_.flight(hop) >= first) continue;
-        auto& known = reached_[at(next)];
-        const bool seen = known.search == search_;
-        if (seen && (known.hop == kNone || time + hops_.flight(hop) >= known.time)) continue;
-        const Time start = free_arrival(hop, time), arrival = start + hops_.flight(hop);
-        if (seen && arrival >= known.time) continue;
-        known = {search_, arrival, hop, start};
-        queue.emplace(arrival, next);
+        const Time soonest = time + hops_.flight(hop);
+        if (soonest >= first || !fastest_.accepts(next, soonest)) continue;
+        const Time start = free_arrival(hop, time);
+        fastest_.offer(next, start + hops_.flight(hop), {hop, start});
       }
     }
     return !way.empty();
   }
 
-  // A member holds the sum of the hub `from` since then, and can send it again.
+  // A member holds the sum of the leader `from` since then, and can send it again.
   void pass_on(NodeId npu, NodeId from, Time since) { held_[npu] = {from, since}; }
 
   // The time of a message in an empty network: over one hop, or over direct links.
   Time nearness(NodeId from, NodeId to) {
     auto& known = near_[at(from)];
     if (known.empty()) {
-      known.assign(near_.size(), kNever);
-      using Place = std::pair<Time, NodeId>;
-      std::priority_queue<Place, std::vector<Place>, std::greater<>> queue;
-      known[at(from)] = 0;
-      queue.emplace(0, from);
-      while (!queue.empty()) {
-        const auto [time, here] = queue.top();
-        queue.pop();
-        if (time > known[at(here)]) continue;
-        for (const RouteId hop : hops_.out(here, here != from)) {
-          const Time then = time + hops_.flight(hop);
-          if (then >= known[at(hops_.target(hop))]) continue;
-          known[at(hops_.target(hop))] = then;
-          if (hops_.straight(hop)) queue.emplace(then, hops_.target(hop));
+      BestFirst<Time, NoMark> search(static_cast<NodeId>(near_.size()));
+      search.start(from, 0);
+      while (const auto here = search.next()) {
+        const Time time = search.key(*here);
+        for (const RouteId hop : hops_.out(*here, *here != from)) {
+          search.offer(hops_.target(hop), time + hops_.flight(hop), {}, hops_.straight(hop));
         }
       }
+      known.assign(near_.size(), kNever);
+      for (const NodeId npu : search.reached()) known[at(npu)] = search.key(npu);
     }
     return known[at(to)];
   }
 
  private:
   static constexpr Time kNever = std::numeric_limits<Time>::max();
-  static constexpr RouteId kNone = -1;
-  enum class Role : std::uint8_t { member, receiver, hub };
+  enum class Role : std::uint8_t { member, receiver, leader };
   struct Held {
     NodeId from;
     Time since;
   };
-  struct Reached {
-    std::int64_t search = 0;  // the one that reached it
-    Time time = 0;
-    RouteId hop = kNone;  // the last one; none if the message is there already
-    Time start = 0;
-  };
 
   TimedHops& hops_;
   std::vector<Time> last_read_;
-  std::vector<Role> role_;  // of each node, for the present chunk
-  std::int64_t search_ = 0;
-  std::vector<Reached> reached_;         // of each node, by find_way()
-  std::map<NodeId, Held> held_;          // the hub's sum that a member passes on
-  std::vector<std::vector<Time>> near_;  // nearness() from each node
+  std::vector<Role> role_;                             // of each node, for the present chunk
+  std::map<NodeId, Held> held_;                        // the leader's sum that a member passes on
+  std::vector<std::vector<Time>> near_;                // nearness() from each node
+  BestFirst<Time, std::pair<RouteId, Time>> fastest_;  // find_way(): the last hop, and its start
 };
 
 }  // namespace tacos

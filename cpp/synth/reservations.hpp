@@ -7,7 +7,7 @@
 
 #include "model/routes.hpp"
 #include "support/index.hpp"
-#include "synth/timeline.hpp"
+#include "synth/busy_times.hpp"
 
 namespace tacos {
 
@@ -47,7 +47,7 @@ class Reservations {
   }
 
  private:
-  std::vector<Timeline> lines_;
+  std::vector<BusyTimes> lines_;
 };
 
 }  // namespace tacos

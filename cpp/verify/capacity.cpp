@@ -37,7 +37,7 @@ void check_capacity(const Examined& examined) {
   const auto each_use = [&](auto&& visit) {
     for (std::size_t lane = 0; lane < lanes.count(); ++lane) {
       if (stored.lane_begin[lane] == stored.lane_begin[lane + 1]) continue;
-      const auto& steps = lanes.walk_of(lane).steps;
+      const auto& steps = lanes.walk_of(lane).crossings;
       for (std::size_t step = 0; step < steps.size(); ++step) {
         visit(at(link_class[at(steps[step].link)]), Use{lane, step});
       }
@@ -60,7 +60,7 @@ void check_capacity(const Examined& examined) {
     const auto least = (times.busy[use.step] + stored.quantum - 1) / stored.quantum;
     const auto rows = at(stored.lane_begin[use.lane + 1] - stored.lane_begin[use.lane]);
     const auto first =
-        lanes.row(use.lane, stored.lane_begin[use.lane]) + at(route.steps[use.step].leg) * rows;
+        lanes.row(use.lane, stored.lane_begin[use.lane]) + at(route.crossings[use.step].leg) * rows;
     const auto starts = stored.start.slice(first, first + rows);
     for (std::size_t i = 1; i < rows; ++i) {
       if (starts[i] - starts[i - 1] < least) return false;
@@ -88,7 +88,7 @@ void check_capacity(const Examined& examined) {
           for (auto i = stored.lane_begin[lane]; i < stored.lane_begin[lane + 1]; ++i) {
             const auto bytes = collective.bytes(stored.chunk[at(i)]);
             times.compute_step(topology, route, step, bytes);
-            const Time from = lanes.start(lane, i, route.steps[step].leg) + times.enter[step];
+            const Time from = lanes.start(lane, i, route.crossings[step].leg) + times.enter[step];
             taken.push_back({from, from + times.busy[step], i});
           }
         }

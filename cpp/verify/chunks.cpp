@@ -32,7 +32,7 @@ class ChunkRules {
       any_legs_ = any_legs_ || route.legs > 1;
       Hop hop{route.sources[0], route.destinations[0], 0, kFastest, false};
       hop.simple = route.kind == RouteKind::path && route.legs == 1;
-      for (const auto& step : route.steps) {
+      for (const auto& step : route.crossings) {
         hop.latency += topology_.latency(step.link);
         hop.slowest = std::min(hop.slowest, topology_.bandwidth(step.link));
       }

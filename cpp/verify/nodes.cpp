@@ -192,7 +192,7 @@ class NodeRules {
    public:
     Delay(const NodeRules& rules, std::size_t lane) : rules_(rules), lane_(lane) {
       slowest_ = std::numeric_limits<std::int64_t>::max();
-      for (const auto& step : rules.lanes_.walk_of(lane).steps) {
+      for (const auto& step : rules.lanes_.walk_of(lane).crossings) {
         latency_ += rules.topology_.latency(step.link);
         slowest_ = std::min(slowest_, rules.topology_.bandwidth(step.link));
       }

@@ -15,10 +15,10 @@
 
 namespace tacos::program_check {
 
-class Findings {
+class ProgramFindings {
  public:
   // `consistent`: what the report says if the program is too broken to compare the orders of its sums.
-  Findings(const Program& program, std::int64_t limit, bool consistent)
+  ProgramFindings(const Program& program, std::int64_t limit, bool consistent)
       : program_(program), limit_(limit) {
     report_.consistent = consistent;
   }
@@ -47,9 +47,9 @@ class Findings {
 };
 
 // The graph of which step waits for which.
-class Graph {
+class WaitGraph {
  public:
-  explicit Graph(const Program& program) : program_(program), thread_(at(program.steps())) {
+  explicit WaitGraph(const Program& program) : program_(program), thread_(at(program.steps())) {
     const auto& s = program.spec();
     for (ThreadId t = 0; t < program.threads(); ++t) {
       for (auto i = s.thread_begin[at(t)]; i < s.thread_begin[at(t) + 1]; ++i) thread_[at(i)] = t;
@@ -176,7 +176,7 @@ class Memory {
 
   // Calls visit(place, writes) for all slots that a step accesses; of each, reads come first.
   template <typename Visit>
-  void touched(const Graph& graph, StepId step, const Visit& visit) const {
+  void touched(const WaitGraph& graph, StepId step, const Visit& visit) const {
     const auto& s = program_.spec();
     const auto i = at(step);
     const StepOp op = program_.op(step);
@@ -202,7 +202,8 @@ class Memory {
 };
 
 // Checks that two steps that access a slot are ordered if one of them writes; see program_races.cpp.
-void check_races(const Program& program, const Graph& graph, const Memory& memory,
-                 const std::vector<StepId>& order, Findings& findings, const Progress& progress);
+void check_races(const Program& program, const WaitGraph& graph, const Memory& memory,
+                 const std::vector<StepId>& order, ProgramFindings& findings,
+                 const Progress& progress);
 
 }  // namespace tacos::program_check

@@ -18,7 +18,7 @@ namespace {
 // The order of the steps that touch one rank's memory.
 class RankOrder {
  public:
-  RankOrder(const Program& program, const Graph& graph, const std::vector<StepId>& order)
+  RankOrder(const Program& program, const WaitGraph& graph, const std::vector<StepId>& order)
       : graph_(graph),
         position_(at(program.steps())),
         known_(at(program.steps())),
@@ -101,7 +101,7 @@ class RankOrder {
     return false;
   }
 
-  const Graph& graph_;
+  const WaitGraph& graph_;
   std::vector<std::int32_t> position_;
   std::vector<Known> known_;
   std::vector<std::size_t> column_;
@@ -122,7 +122,7 @@ constexpr std::size_t kColumns = 32;
 using Clock = std::array<StepId, kColumns>;
 
 // Returns the doubts that are races, in their order.
-std::vector<Doubt> settle(const std::vector<Doubt>& doubts, const Graph& graph,
+std::vector<Doubt> settle(const std::vector<Doubt>& doubts, const WaitGraph& graph,
                           const RankOrder& known, const std::vector<StepId>& order,
                           const Progress& progress) {
   std::vector<std::size_t> by_thread(doubts.size());
@@ -173,8 +173,8 @@ std::vector<Doubt> settle(const std::vector<Doubt>& doubts, const Graph& graph,
 }
 
 // Checks whether src and dst of a step overlap: a step moves its slots in no particular order.
-void check_overlap(const Program& program, const Graph& graph, const Memory& memory, StepId step,
-                   Findings& findings) {
+void check_overlap(const Program& program, const WaitGraph& graph, const Memory& memory,
+                   StepId step, ProgramFindings& findings) {
   const auto& s = program.spec();
   const auto i = at(step);
   const StepOp op = program.op(step);
@@ -204,8 +204,9 @@ void check_overlap(const Program& program, const Graph& graph, const Memory& mem
 
 }  // namespace
 
-void check_races(const Program& program, const Graph& graph, const Memory& memory,
-                 const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
+void check_races(const Program& program, const WaitGraph& graph, const Memory& memory,
+                 const std::vector<StepId>& order, ProgramFindings& findings,
+                 const Progress& progress) {
   struct Place {
     StepId writer = -1;
     std::vector<StepId> readers;  // since that write

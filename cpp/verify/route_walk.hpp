@@ -15,15 +15,15 @@ namespace tacos::verification {
 
 // A route, walked link by link from the topology.
 struct Walk {
-  struct Step {
+  struct Crossing {
     LinkId link;
     std::int32_t leg;
-    std::int32_t before;  // the step that feeds it within the leg, -1: none
+    std::int32_t before;  // the crossing that feeds it within the leg, -1: none
   };
   RouteKind kind;
-  std::vector<Step> steps;  // a step stands after the steps that feed it
+  std::vector<Crossing> crossings;  // each stands after those that feed it
   std::vector<NodeId> sources, destinations;
-  std::vector<std::int32_t> last_step;  // to each destination
+  std::vector<std::int32_t> last_crossing;  // to each destination
   std::int32_t legs = 1;
 };
 
@@ -42,7 +42,7 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
       ++result.legs;
       before = -1;
     }
-    result.steps.push_back({links[i], result.legs - 1, before});
+    result.crossings.push_back({links[i], result.legs - 1, before});
     if (result.kind == RouteKind::path) continue;
     left.insert(from);
     entered.insert(topology.dst(links[i]));
@@ -51,7 +51,7 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
   if (result.kind == RouteKind::path) {
     result.sources = {topology.src(links.front())};
     result.destinations = {topology.dst(links.back())};
-    result.last_step = {static_cast<std::int32_t>(links.size()) - 1};
+    result.last_crossing = {static_cast<std::int32_t>(links.size()) - 1};
     return result;
   }
   for (std::size_t i = 0; i < links.size(); ++i) {
@@ -64,7 +64,7 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
         std::find(result.destinations.begin(), result.destinations.end(), topology.dst(links[i])) ==
             result.destinations.end()) {
       result.destinations.push_back(topology.dst(links[i]));
-      result.last_step.push_back(static_cast<std::int32_t>(i));
+      result.last_crossing.push_back(static_cast<std::int32_t>(i));
     }
   }
   return result;
@@ -85,13 +85,13 @@ struct RouteTimes {
     if (route.kind != RouteKind::path) return compute(topology, route, size);
     if (bytes == size) return;
     bytes = size;
-    enter.resize(route.steps.size());
-    busy.resize(route.steps.size());
+    enter.resize(route.crossings.size());
+    busy.resize(route.crossings.size());
     enter[step] = 0;
-    for (auto i = route.steps[step].before; i >= 0; i = route.steps[at(i)].before) {
-      enter[step] += topology.latency(route.steps[at(i)].link);
+    for (auto i = route.crossings[step].before; i >= 0; i = route.crossings[at(i)].before) {
+      enter[step] += topology.latency(route.crossings[at(i)].link);
     }
-    const LinkId link = route.steps[step].link;
+    const LinkId link = route.crossings[step].link;
     const bool blocking = topology.spec().link_model == LinkModel::blocking;
     busy[step] =
         transmission_time(size, topology.bandwidth(link)) + (blocking ? topology.latency(link) : 0);
@@ -102,14 +102,14 @@ struct RouteTimes {
     bytes = size;
     const bool whole_chunks = topology.spec().forwarding == Forwarding::store_and_forward;
     const bool blocking = topology.spec().link_model == LinkModel::blocking;
-    const auto count = route.steps.size();
+    const auto count = route.crossings.size();
     enter.assign(count, 0);
     busy.assign(count, 0);
     // The tail passes a link no earlier than the slowest transmission so far allows.
     std::vector<Time> head(count), slowest(count);
     leg_end.assign(at(route.legs), 0);
     for (std::size_t i = 0; i < count; ++i) {
-      const LinkId link = route.steps[i].link;
+      const LinkId link = route.crossings[i].link;
       const Time send = transmission_time(size, topology.bandwidth(link));
       Time slow = send;
       const auto follow = [&](std::size_t before) {
@@ -118,19 +118,20 @@ struct RouteTimes {
       };
       if (route.kind == RouteKind::reduce) {
         for (std::size_t j = 0; j < i; ++j) {
-          if (topology.dst(route.steps[j].link) == topology.src(link)) follow(j);
+          if (topology.dst(route.crossings[j].link) == topology.src(link)) follow(j);
         }
-      } else if (route.steps[i].before >= 0) {
-        follow(at(route.steps[i].before));
+      } else if (route.crossings[i].before >= 0) {
+        follow(at(route.crossings[i].before));
       }
       head[i] = enter[i] + topology.latency(link);
       slowest[i] = slow;
       busy[i] = send + (blocking ? topology.latency(link) : 0);
-      Time& end = leg_end[at(route.steps[i].leg)];
+      Time& end = leg_end[at(route.crossings[i].leg)];
       end = std::max(end, head[i] + slow);
     }
     arrive.clear();
-    for (const auto last : route.last_step) arrive.push_back(head[at(last)] + slowest[at(last)]);
+    for (const auto last : route.last_crossing)
+      arrive.push_back(head[at(last)] + slowest[at(last)]);
     // Several inputs may join at the very end of a reduce.
     if (route.kind == RouteKind::reduce) arrive.assign(1, leg_end[0]);
   }

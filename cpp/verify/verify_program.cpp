@@ -13,11 +13,12 @@ namespace {
 
 using namespace program_check;
 
-constexpr std::size_t kNamed = 8;  // most steps of a cycle, or contributions of a sum, in a message
+constexpr std::size_t kMostShown =
+    8;  // most steps of a cycle, or contributions of a sum, in a message
 
 // --- messages
 
-void check_messages(const Program& program, const Graph& graph, Findings& findings) {
+void check_messages(const Program& program, const WaitGraph& graph, ProgramFindings& findings) {
   const auto& s = program.spec();
   std::vector<std::uint8_t> received(at(program.steps()), 0);
   for (StepId step = 0; step < program.steps(); ++step) {
@@ -114,7 +115,7 @@ struct Multiset {
 // Runs all steps in the given order. `initial(rank, chunk)` returns what an input slot holds, and
 // `undefined(step, place)` is called if a step reads a slot that was never written.
 template <typename Value, typename Initial, typename Undefined>
-std::vector<Value> execute(const Program& program, const Graph& graph, const Memory& memory,
+std::vector<Value> execute(const Program& program, const WaitGraph& graph, const Memory& memory,
                            const std::vector<StepId>& order, const Initial& initial,
                            const Undefined& undefined, const Progress& progress) {
   const auto& s = program.spec();
@@ -170,10 +171,10 @@ std::vector<Value> execute(const Program& program, const Graph& graph, const Mem
 std::string explain(const Multiset& value, const Collective& collective, ChunkId chunk) {
   const auto listed = [](const std::vector<NodeId>& ranks) {
     std::string text;
-    for (std::size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
+    for (std::size_t i = 0; i < ranks.size() && i < kMostShown; ++i) {
       text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
     }
-    if (ranks.size() > kNamed) text += ", …";
+    if (ranks.size() > kMostShown) text += ", …";
     return (ranks.size() > 1 ? "ranks " : "rank ") + text;
   };
   const auto inputs = collective.inputs(chunk);
@@ -225,8 +226,9 @@ std::string different_orders(const Program& program, const Memory& memory,
          " add up chunk " + std::to_string(lowest) + " in different orders";
 }
 
-void check_values(const Program& program, const Graph& graph, const Memory& memory,
-                  const std::vector<StepId>& order, Findings& findings, const Progress& progress) {
+void check_values(const Program& program, const WaitGraph& graph, const Memory& memory,
+                  const std::vector<StepId>& order, ProgramFindings& findings,
+                  const Progress& progress) {
   const auto& collective = program.collective();
   const auto slots = execute<Sum>(
       program, graph, memory, order, Sum::one,
@@ -272,7 +274,7 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
   std::size_t explained = 0;
   for (const auto& [chunk, places] : wrong) {
     std::vector<Multiset> truth;
-    if (explained++ < kNamed) {
+    if (explained++ < kMostShown) {
       truth = execute<Multiset>(
           program, graph, memory, order,
           [&, c = chunk](NodeId rank, ChunkId held) {
@@ -292,7 +294,7 @@ void check_values(const Program& program, const Graph& graph, const Memory& memo
   }
 }
 
-void check_inputs(const Program& program, Findings& findings) {
+void check_inputs(const Program& program, ProgramFindings& findings) {
   const auto& s = program.spec();
   if (s.in_place) return;
   for (StepId step = 0; step < program.steps(); ++step) {
@@ -307,17 +309,18 @@ void check_inputs(const Program& program, Findings& findings) {
 }  // namespace
 
 VerifyReport verify(const Program& program, std::int64_t limit, const Progress& progress) {
-  Findings findings(program, limit, !verification::sums_end_at_several(program.collective()));
-  const Graph graph(program);
+  ProgramFindings findings(program, limit,
+                           !verification::sums_end_at_several(program.collective()));
+  const WaitGraph graph(program);
   check_messages(program, graph, findings);
   const auto order = graph.order();
   if (order.size() < at(program.steps())) {
     const auto circle = graph.circle(order);
     std::string text = "can never run: ";
-    for (std::size_t i = 0; i < circle.size() && i < kNamed; ++i) {
+    for (std::size_t i = 0; i < circle.size() && i < kMostShown; ++i) {
       text += (i > 0 ? " -> " : "") + program.describe(circle[i]);
     }
-    text += circle.size() > kNamed ? " -> …" : " -> " + program.describe(circle[0]);
+    text += circle.size() > kMostShown ? " -> …" : " -> " + program.describe(circle[0]);
     findings.add("deadlock", circle[0], text + " wait for each other");
     return findings.take();
   }

@@ -15,7 +15,7 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kNamed = 6;  // most nodes of a cycle, or ranks of a group, in a message
+constexpr std::size_t kMostNamed = 6;  // most nodes of a cycle, or ranks of a group, in a message
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 constexpr const char* kComm[] = {"all-reduce",     "reduce",    "all-gather", "gather",
                                  "scatter",        "broadcast", "all-to-all", "reduce-scatter",
@@ -23,10 +23,11 @@ constexpr const char* kComm[] = {"all-reduce",     "reduce",    "all-gather", "g
 
 std::string listed(const std::vector<std::int32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) {
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   }
-  if (ranks.size() > kNamed) text += " and " + std::to_string(ranks.size() - kNamed) + " more";
+  if (ranks.size() > kMostNamed)
+    text += " and " + std::to_string(ranks.size() - kMostNamed) + " more";
   return text;
 }
 
@@ -248,10 +249,10 @@ class Checker {
       const auto from = std::find(way.begin(), way.end(), row);
       std::string text;
       std::size_t shown = 0;
-      for (auto step = from + 1; step < way.end() && shown < kNamed; ++step, ++shown) {
+      for (auto step = from + 1; step < way.end() && shown < kMostNamed; ++step, ++shown) {
         text += " waits for " + w_.describe(*step) + ", which";
       }
-      if (way.end() - from > static_cast<std::ptrdiff_t>(kNamed) + 1) text += " … which";
+      if (way.end() - from > static_cast<std::ptrdiff_t>(kMostNamed) + 1) text += " … which";
       add("deadlock", row, text + " waits for the first of them: none can ever start");
     }
   }

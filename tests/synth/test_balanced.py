@@ -40,13 +40,15 @@ def test_half_of_a_message_takes_the_neighbours_port():
 
 def test_ports_are_never_idle_in_a_switch():
     """Three NPUs; 0 sends 1 + 3 MB, 2 receives 3 + 1 MB: their ports need 4 ms, and nothing takes longer."""
-    hub = tp.switch(3, bandwidth="1GB/s", latency=0)
+    switch = tp.switch(3, bandwidth="1GB/s", latency=0)
     sizes = np.array([[0, 1, 3], [1, 0, 1], [2, 0, 0]]) * 1_000_000
-    found = checked(hub, co.all_to_all_v(hub, sizes, chunks=1))
+    found = checked(switch, co.all_to_all_v(switch, sizes, chunks=1))
     assert found.time_ps == 4 * 10**9
     # Members send nothing to themselves: a program runs, and becomes a schedule again, although those messages are empty.
     program = tacos.lower(found)
-    assert tacos.simulate(program, hub).time_ps == tacos.lift(program, hub).time_ps == 4 * 10**9
+    assert (
+        tacos.simulate(program, switch).time_ps == tacos.lift(program, switch).time_ps == 4 * 10**9
+    )
 
 
 def test_small_messages_go_straight():

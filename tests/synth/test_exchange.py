@@ -40,11 +40,11 @@ def test_a_switch_takes_one_round_or_two():
 
     Of 8 KB, one round would carry 56 KB into an NPU; scattered it is 14 KB, and no port waits after the first 200 ns.
     """
-    hub = tp.switch(8, bandwidth="1GB/s", latency="100ns")
-    one = checked(hub, co.all_reduce(hub, "16B", chunks=1))
+    switch = tp.switch(8, bandwidth="1GB/s", latency="100ns")
+    one = checked(switch, co.all_reduce(switch, "16B", chunks=1))
     assert one.provenance["stages"] == [8]
     assert one.time_ps == 200_000 + 7 * 16_000
-    two = checked(hub, co.all_reduce(hub, "8KB", chunks=1))
+    two = checked(switch, co.all_reduce(switch, "8KB", chunks=1))
     assert two.provenance["scattered"] == 1
     assert two.time_ps == 200_000 + 14 * 1_000_000
 
@@ -105,12 +105,12 @@ def test_refusals():
         exchange(tp.ring(4), co.broadcast(4, "1KB"))
 
 
-def test_plans_of_many_transfers_are_dropped_before_the_search_ends():
-    """Three plans have 9,216, 8,064 and 11,264 transfers; four chunks leave the first two below 40,000, eight none."""
+def test_stagings_of_many_transfers_are_dropped_before_the_search_ends():
+    """Three stagings have 9,216, 8,064 and 11,264 transfers; four chunks leave the first two below 40,000, eight none."""
     torus = tp.torus(8, 8, bandwidth="50GB/s", latency="500ns")
     coll = co.all_reduce(torus, "256KB")
     memory: dict[str, list[object]] = {}
     exchange(torus, coll.with_chunks(1), memory=memory)
-    kept = len(memory["plans"])
+    kept = len(memory["stagings"])
     assert list(exchange.chunk_counts(torus, coll, (1, 2, 4, 8, 16), memory)) == [1, 2, 4]
-    assert 0 < len(memory["plans"]) < kept
+    assert 0 < len(memory["stagings"]) < kept

@@ -392,16 +392,25 @@ def test_exchanges_are_right(data, topology, size):
         assert tacos.verify(schedule).ok
 
 
-@given(st.data(), topologies())
-@settings(max_examples=60)
-def test_exchanges_on_any_network_are_right_or_refused(data, topology):
-    size = data.draw(st.sampled_from([1000, 1001]))
-    collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
-    teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
-    everybody = np.arange(topology.npus, dtype=np.int32)
-    schedule = team_exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
-    if schedule is not None:
-        assert tacos.verify(schedule).ok
+def test_exchanges_on_any_network_are_right_or_refused():
+    done: Counter[bool] = Counter()
+
+    @given(st.data(), topologies())
+    @settings(
+        max_examples=150, derandomize=True
+    )  # the same ones every time, since they are counted
+    def check(data, topology):
+        size = data.draw(st.sampled_from([1000, 1001]))
+        collective = co.all_reduce(topology, size, chunks=data.draw(st.integers(1, 3)))
+        teams = [n for n in range(1, topology.npus + 1) if topology.npus % n == 0]
+        everybody = np.arange(topology.npus, dtype=np.int32)
+        schedule = team_exchange(topology, everybody, data.draw(st.sampled_from(teams)), collective)
+        done[schedule is not None] += 1
+        if schedule is not None:
+            assert tacos.verify(schedule).ok
+
+    check()
+    assert done[True] > 0.08 * done.total()  # most teams are refused
 
 
 def racks(core="100GB/s"):
@@ -414,9 +423,11 @@ def racks(core="100GB/s"):
     return tp.from_links(16, both, switches=7, dims=[("box", 4), ("switch", 4)])
 
 
-@pytest.mark.parametrize("core", ["50GB/s", "100GB/s", "200GB/s"])
+@pytest.mark.parametrize(
+    ("core", "most"), [("50GB/s", 8000), ("100GB/s", 32000), ("200GB/s", 64000)]
+)
 @pytest.mark.parametrize("size", [1000, 8000, 32000, 64000])
-def test_exchanges_between_racks_are_right(core, size):
+def test_exchanges_between_racks_are_right(core, most, size):
     """Owners of a rack reach each other sooner than owners of the other rack: 2.4 us, not 3.6 us.
 
     Up to 8 KB an all-reduce is 0.7 us in the box, 3.6 us across, 0.7 us in the box, and some bytes.
@@ -425,6 +436,7 @@ def test_exchanges_between_racks_are_right(core, size):
     for chunks in (1, 2, 4):
         collective = co.all_reduce(topology, size, chunks=chunks)
         found = team_exchange(topology, np.arange(16, dtype=np.int32), 4, collective)
+        assert (found is not None) == (size <= most)  # beyond, a sum would arrive too late
         assert found is None or tacos.verify(found).ok
         if size <= 8000:
             assert found is not None

@@ -15,7 +15,7 @@ from tacos.errors import InfeasibleError
 from tests.support.strategies import topologies
 
 KINDS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
-ENGINES = ["greedy", "ring", "direct", "one-shot", "exchange", "hubs", "forest"]
+ENGINES = ["greedy", "ring", "direct", "one-shot", "exchange", "leaders", "forest"]
 
 
 def moved(schedule):
@@ -25,26 +25,31 @@ def moved(schedule):
     return Counter(zip(*(rows[name].tolist() for name in names), strict=True))
 
 
-@settings(deadline=None, max_examples=80)
-@given(st.data())
-def test_the_same_transfers_are_never_later_and_always_right(data):
-    topology = data.draw(topologies())
-    kind = data.draw(st.sampled_from(KINDS))
-    chunks = data.draw(st.integers(1, 3))
-    collective = tacos.collective.named(kind, topology, 997, chunks=chunks)
-    engine = data.draw(st.sampled_from(ENGINES))
-    try:
-        before = tacos.synthesize(topology, collective, engine=engine)
-        after = justify(before)
-    except (
-        InfeasibleError,
-        ValueError,
-    ):  # an engine that does not apply, or routes of several legs
-        return
-    assert after.time_ps < before.time_ps or after == before
-    assert tacos.verify(after).ok
-    assert moved(after) == moved(before)
-    assert after == justify(before)
+def test_the_same_transfers_are_never_later_and_always_right():
+    done: Counter[bool] = Counter()
+
+    @settings(max_examples=80, derandomize=True)  # the same ones every time, since they are counted
+    @given(st.data())
+    def check(data):
+        topology = data.draw(topologies())
+        kind = data.draw(st.sampled_from(KINDS))
+        chunks = data.draw(st.integers(1, 3))
+        collective = tacos.collective.named(kind, topology, 997, chunks=chunks)
+        engine = data.draw(st.sampled_from(ENGINES))
+        try:
+            before = tacos.synthesize(topology, collective, engine=engine)
+            after = justify(before)
+        except (InfeasibleError, ValueError):
+            done[False] += 1  # an engine that does not apply, or routes of several legs
+            return
+        done[True] += 1
+        assert after.time_ps < before.time_ps or after == before
+        assert tacos.verify(after).ok
+        assert moved(after) == moved(before)
+        assert after == justify(before)
+
+    check()
+    assert done[True] > 0.25 * done.total()
 
 
 def on_a_line(messages, hops, **order):

@@ -11,10 +11,10 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos._core import multitree as grow
-from tacos.synth import BASELINES, applicable
+from tacos.synth import ENGINES, applicable
 from tests.support.strategies import quick_topologies
 
-multitree = BASELINES["multitree"]
+multitree = ENGINES["multitree"]
 KINDS = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"]
 
 

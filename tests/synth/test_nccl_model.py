@@ -19,13 +19,13 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.nccl import GENERATIONS, estimate
-from tacos.synth import BASELINES
+from tacos.synth import ENGINES
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import Network, chains, rings, tree_parents
 from tests.support.strategies import ROOTED, UNROOTED
 
-nccl = BASELINES["nccl"]
+nccl = ENGINES["nccl"]
 TOLERANCE = 0.15
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,18 +108,25 @@ def test_obstacles():
     checked(one_way, co.reduce_scatter(one_way, "1MB", group=[0, 1], chunks=2))
 
 
-@given(
-    network=strategies.topologies().filter(lambda network: network.npus > 2),
-    kind=st.sampled_from(KINDS),
-    chunks=st.integers(1, 5),
-    size=st.integers(1, 100_000),
-    data=st.data(),
-)
-@settings(max_examples=60, deadline=None)
-def test_any_group(network, kind, chunks, size, data):
-    members = st.lists(st.integers(0, network.npus - 1), min_size=2, unique=True)
-    group = data.draw(members.filter(lambda group: len(group) < network.npus))
-    coll = co.named(kind, network, size, group=group, chunks=chunks)
-    if obstacle(network, coll):
-        return
-    checked(network, coll)
+def test_any_group():
+    done: Counter[bool] = Counter()
+
+    @given(
+        network=strategies.topologies().filter(lambda network: network.npus > 2),
+        kind=st.sampled_from(KINDS),
+        chunks=st.integers(1, 5),
+        size=st.integers(1, 100_000),
+        data=st.data(),
+    )
+    @settings(max_examples=60, derandomize=True)  # the same ones every time, since they are counted
+    def check(network, kind, chunks, size, data):
+        members = st.lists(st.integers(0, network.npus - 1), min_size=2, unique=True)
+        group = data.draw(members.filter(lambda group: len(group) < network.npus))
+        coll = co.named(kind, network, size, group=group, chunks=chunks)
+        able = not obstacle(network, coll)
+        done[able] += 1
+        if able:
+            checked(network, coll)
+
+    check()
+    assert done[True] > 0.6 * done.total()

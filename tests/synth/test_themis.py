@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.synth import BASELINES, applicable
+from tacos.synth import ENGINES, applicable
 
-themis = BASELINES["themis"]
+themis = ENGINES["themis"]
 SPEED: dict[str, Any] = {"bandwidth": "1GB/s", "latency": "1us"}  # 1 KB: 1 us to send, 1 to arrive
 NO_LATENCY: dict[str, Any] = {"bandwidth": "1GB/s", "latency": 0}
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")

@@ -14,10 +14,10 @@ from tacos import collective as co
 from tacos import topology as tp
 from tacos._core import lay_out_trees
 from tacos.schedule import routes
-from tacos.synth import BASELINES
+from tacos.synth import ENGINES
 from tacos.synth.baselines import block_trees
 
-c_cube, double_binary_tree = BASELINES["c-cube"], BASELINES["double-binary-tree"]
+c_cube, double_binary_tree = ENGINES["c-cube"], ENGINES["double-binary-tree"]
 BLOCKING: dict[str, Any] = {"bandwidth": "1GB/s", "latency": "1us", "link_model": "blocking"}
 
 
@@ -98,7 +98,7 @@ def test_an_open_number_of_chunks_follows_the_size(name):
     topology = tp.fully_connected(8, bandwidth="1GB/s", latency="1us")
     sizes = {"8KB": 1, "64MB": 1010 // 8}
     for size, chunks in sizes.items():
-        schedule = BASELINES[name](topology, co.all_reduce(topology, size))
+        schedule = ENGINES[name](topology, co.all_reduce(topology, size))
         assert schedule.collective.parts[0].chunks == chunks
         assert tacos.verify(schedule).ok
 

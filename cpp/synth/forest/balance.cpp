@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
 #include <tuple>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
 
@@ -28,25 +28,14 @@ Balance::Balance(const Translations& translations, const Hops& hops, std::int32_
 
 void Balance::plant() {
   // Start with the fastest paths, for all trees.
-  using Entry = std::pair<Time, NodeId>;
-  std::vector<Time> arrival(npus_, -1);
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  BestFirst<Time, NoMark> search(static_cast<NodeId>(npus_));
   std::vector<NodeId> order;
-  queue.emplace(0, 0);
-  arrival[0] = 0;
-  while (!queue.empty()) {
-    const auto [time, node] = queue.top();
-    queue.pop();
-    if (time > arrival[at(node)]) continue;
-    if (node != 0) order.push_back(node);
+  search.start(0, 0);
+  while (const auto node = search.next()) {
+    const Time time = search.key(*node);
+    if (*node != 0) order.push_back(*node);
     for (std::size_t how = 0; how < hops_.classes.size(); ++how) {
-      const Time then = time + time_[how];
-      for (const NodeId by : hops_.classes[how].by) {
-        const NodeId to = sum(node, by);
-        if (arrival[at(to)] >= 0 && arrival[at(to)] <= then) continue;
-        arrival[at(to)] = then;
-        queue.emplace(then, to);
-      }
+      for (const NodeId by : hops_.classes[how].by) search.offer(sum(*node, by), time + time_[how]);
     }
   }
   if (order.size() + 1 < npus_) throw InfeasibleError("an NPU cannot be reached from npu 0");
@@ -63,9 +52,9 @@ void Balance::plant() {
         if (best.how >= 0 && fullest >= lowest) continue;
         for (std::size_t i = 0; i < way.by.size(); ++i) {
           const NodeId parent = translations_.minus(node, way.by[i]);
-          if (arrival[at(parent)] + time_[how] != arrival[at(node)]) continue;
+          if (search.key(parent) + time_[how] != search.key(node)) continue;
           best = {static_cast<std::int32_t>(how), static_cast<std::int32_t>(i), parent,
-                  arrival[at(node)]};
+                  search.key(node)};
           lowest = fullest;
           break;
         }
@@ -175,25 +164,18 @@ void Balance::count(std::int32_t how, std::int64_t by) {
 
 // Finds the fastest paths in which every node keeps its class.
 void Balance::shorten(std::int32_t tree) {
-  using Entry = std::pair<Time, NodeId>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  std::vector<Time> arrival(npus_, -1);
-  queue.emplace(0, 0);
-  arrival[0] = 0;
-  while (!queue.empty()) {
-    const auto [time, node] = queue.top();
-    queue.pop();
-    if (time > arrival[at(node)]) continue;
+  BestFirst<Time, NoMark> search(static_cast<NodeId>(npus_));
+  search.start(0, 0);
+  while (const auto node = search.next()) {
+    const Time time = search.key(*node);
     for (std::size_t how = 0; how < hops_.classes.size(); ++how) {
       const Time then = time + time_[how];
       const auto& by = hops_.classes[how].by;
       for (std::size_t i = 0; i < by.size(); ++i) {
-        const NodeId to = sum(node, by[i]);
+        const NodeId to = sum(*node, by[i]);
         auto& there = reached(tree, to);
-        if (at(there.how) != how || (arrival[at(to)] >= 0 && arrival[at(to)] <= then)) continue;
-        arrival[at(to)] = then;
-        there = {there.how, static_cast<std::int32_t>(i), node, then};
-        queue.emplace(then, to);
+        if (at(there.how) != how || !search.offer(to, then)) continue;
+        there = {there.how, static_cast<std::int32_t>(i), *node, then};
       }
     }
   }

@@ -22,9 +22,9 @@ MaxFlow network(const Topology& topology) {
   const NodeId source = topology.nodes(), tree = source + 1;
   std::vector<NodeId> from(spec.link_src.begin(), spec.link_src.end());
   std::vector<NodeId> to(spec.link_dst.begin(), spec.link_dst.end());
-  for (const NodeId hub : {source, tree}) {
+  for (const NodeId origin : {source, tree}) {
     for (NodeId node = 0; node < topology.nodes(); ++node) {
-      from.push_back(hub);
+      from.push_back(origin);
       to.push_back(node);
     }
   }
@@ -50,10 +50,7 @@ Growth::Growth(const Topology& topology, std::span<const std::int64_t> capacity,
       flow_(network(topology)),
       uses_(at(topology.links()), 0),
       arrival_(at(topology.nodes()), -1),
-      reach_(at(topology.nodes()), -1),
-      way_(at(topology.nodes()), 0),
-      slowest_(at(topology.nodes()), 0),
-      into_(at(topology.nodes()), -1) {
+      search_(topology.nodes()) {
   for (const NodeId member : members_) is_member_[at(member)] = 1;
   Time longest = 1;
   std::int64_t fastest = 1;
@@ -143,48 +140,33 @@ void Growth::offer(NodeId from) {
 // Finds hops through nodes that are not members, by latency, or directly to a member.
 void Growth::offer(NodeId from, LinkId first, NodeId only) {
   if (left_[at(first)] == 0) return;
-  using Entry = std::pair<Time, NodeId>;
-  std::vector<Entry> heap;
-  way_[at(from)] = arrival_[at(from)];
-  slowest_[at(from)] = 0;
-  const auto reach = [&](LinkId link, NodeId before) {
+  search_.clear();
+  const auto reach = [&](LinkId link, const Way& before) {
     const NodeId node = topology_.dst(link);
     if (node == from || (is_member_[at(node)] && joined(node))) return;
-    const Time way = way_[at(before)] + topology_.latency(link);
-    const Time slowest = std::max(slowest_[at(before)], slowness_[at(link)]);
-    const Time time = way + slowest;
-    if (reach_[at(node)] >= 0 && reach_[at(node)] <= time) return;
-    if (reach_[at(node)] < 0) touched_.push_back(node);
-    reach_[at(node)] = time;
-    way_[at(node)] = way;
-    slowest_[at(node)] = slowest;
-    into_[at(node)] = link;
-    heap.emplace_back(time, node);
-    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    const Time latency = before.latency + topology_.latency(link);
+    const Time slowest = std::max(before.slowest, slowness_[at(link)]);
+    search_.offer(node, latency + slowest, {latency, slowest, link});
   };
-  reach(first, from);
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    const auto [time, node] = heap.back();
-    heap.pop_back();
-    if (time > reach_[at(node)]) continue;
+  reach(first, {arrival_[at(from)]});
+  while (const auto found = search_.next()) {
+    const NodeId node = *found;
     if (!is_member_[at(node)]) {
+      const Way way = search_.mark(node);
       for (const LinkId link : topology_.out_links(node)) {
-        if (left_[at(link)] > 0) reach(link, node);
+        if (left_[at(link)] > 0) reach(link, way);
       }
       continue;
     }
     if (only >= 0 && node != only) continue;
-    Hop hop{time, from, node, {}};
-    for (NodeId back = node; back != from; back = topology_.src(into_[at(back)])) {
-      hop.path.push_back(into_[at(back)]);
+    Hop hop{search_.key(node), from, node, {}};
+    for (NodeId back = node; back != from; back = topology_.src(hop.path.back())) {
+      hop.path.push_back(search_.mark(back).into);
     }
     std::reverse(hop.path.begin(), hop.path.end());
     queue_.push_back(std::move(hop));
     std::push_heap(queue_.begin(), queue_.end(), Later());
   }
-  for (const NodeId node : touched_) reach_[at(node)] = -1;
-  touched_.clear();
 }
 
 Growth::Amount Growth::room(const Hop& hop) const {

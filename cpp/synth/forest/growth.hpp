@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "graph/best_first.hpp"
 #include "graph/max_flow.hpp"
 #include "model/topology.hpp"
 #include "support/progress.hpp"
@@ -92,10 +93,12 @@ class Growth {
   std::vector<std::int32_t> uses_;  // per link
   std::vector<Time> arrival_;       // per node; -1: not in the tree
   std::vector<Hop> queue_, partial_;
-  // State of a path search: arrival, its latencies, and the time of the slowest link.
-  std::vector<Time> reach_, way_, slowest_;
-  std::vector<LinkId> into_;
-  std::vector<NodeId> touched_;
+  // Of a hop's path: its latencies after the root's, the time of the slowest link, and the last link.
+  struct Way {
+    Time latency = 0, slowest = 0;
+    LinkId into = -1;
+  };
+  BestFirst<Time, Way> search_;
 };
 
 }  // namespace tacos::forest

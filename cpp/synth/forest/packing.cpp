@@ -40,16 +40,16 @@ namespace {
 
 // The members and, if that gives a higher rate, the switches that can multicast. They make the trees of one root
 // shallower; trees of several roots hinder each other, since each needs all links at once.
-struct Task {
+struct RatedMembers {
   std::vector<NodeId> members;
   forest::Rates rates;
 };
 
-Task task(const Topology& topology, std::span<const NodeId> members,
-          std::span<const Demand> demands, double slack, const Progress& progress) {
-  Task plain{{members.begin(), members.end()}, {}};
+RatedMembers rated(const Topology& topology, std::span<const NodeId> members,
+                   std::span<const Demand> demands, double slack, const Progress& progress) {
+  RatedMembers plain{{members.begin(), members.end()}, {}};
   plain.rates = forest::largest_rates(topology, plain.members, demands, slack, progress);
-  Task more{plain.members, {}};
+  RatedMembers more{plain.members, {}};
   for (NodeId node = topology.npus(); node < topology.nodes(); ++node) {
     if (topology.can(node, kMulticast)) more.members.push_back(node);
   }
@@ -141,7 +141,7 @@ Forest pack(const std::shared_ptr<const Topology>& topology, std::span<const Nod
     invalid("slack is " + std::to_string(slack) + "; it must be in [0, 1)");
   check(*topology, members, demands);
   const auto [reached, rates] =
-      task(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));
+      rated(*topology, members, demands, slack, part_of(progress, 0.0, 0.1));
   if (auto found = grow(topology, reached, demands, rates, kParts, part_of(progress, 0.1, 1.0))) {
     return *found;
   }

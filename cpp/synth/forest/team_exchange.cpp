@@ -1,13 +1,12 @@
 #include "synth/forest/team_exchange.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
-#include <queue>
 #include <utility>
 #include <vector>
 
+#include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
 #include "synth/forest/chunks.hpp"
@@ -54,9 +53,10 @@ class TeamExchange {
     std::vector<std::int64_t> begin{0};
     std::vector<LinkId> links;
     std::map<NodeId, std::vector<LinkId>> known;
+    Fastest search(topology_->nodes());
     for (std::size_t r = 0; r < source_.size(); ++r) {
       const auto [found, added] = known.try_emplace(source_[r]);
-      if (added) found->second = fastest_from(source_[r], bytes);
+      if (added) found->second = fastest_from(source_[r], bytes, search);
       const auto first = static_cast<std::ptrdiff_t>(links.size());
       for (NodeId node = destination_[r]; node != source_[r];) {
         const LinkId into = found->second[at(node)];
@@ -83,34 +83,29 @@ class TeamExchange {
     return moves_.route.size() * *std::max_element(users.begin(), users.end());
   }
 
+  // The latencies and the slowest transmission on the way to a node, and the last link.
+  struct Way {
+    Time latency = 0, slowest = 0;
+    LinkId into = -1;
+  };
+  using Fastest = BestFirst<Time, Way>;
+
   // The link into each node on the fastest path from the source; -1 if there is none.
-  std::vector<LinkId> fastest_from(NodeId source, std::int64_t bytes) const {
-    struct Reach {
-      Time time = std::numeric_limits<Time>::max(), latency = 0, slowest = 0;
-    };
-    std::vector<Reach> reach(at(topology_->nodes()));
-    std::vector<LinkId> into(reach.size(), -1);
-    using Entry = std::pair<Time, NodeId>;
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-    reach[at(source)].time = 0;
-    queue.emplace(0, source);
-    while (!queue.empty()) {
-      const auto [time, node] = queue.top();
-      queue.pop();
-      if (time > reach[at(node)].time || (topology_->is_npu(node) && node != source)) continue;
-      for (const LinkId link : topology_->out_links(node)) {
-        Reach next;
-        next.latency = reach[at(node)].latency + topology_->latency(link);
-        next.slowest =
-            std::max(reach[at(node)].slowest, transmission_time(bytes, topology_->bandwidth(link)));
-        next.time = next.latency + next.slowest;
-        auto& there = reach[at(topology_->dst(link))];
-        if (next.time >= there.time) continue;
-        there = next;
-        into[at(topology_->dst(link))] = link;
-        queue.emplace(next.time, topology_->dst(link));
+  std::vector<LinkId> fastest_from(NodeId source, std::int64_t bytes, Fastest& search) const {
+    search.clear();
+    search.start(source, 0);
+    while (const auto node = search.next()) {
+      if (topology_->is_npu(*node) && *node != source) continue;
+      const Way way = search.mark(*node);
+      for (const LinkId link : topology_->out_links(*node)) {
+        const Time latency = way.latency + topology_->latency(link);
+        const Time slowest =
+            std::max(way.slowest, transmission_time(bytes, topology_->bandwidth(link)));
+        search.offer(topology_->dst(link), latency + slowest, {latency, slowest, link});
       }
     }
+    std::vector<LinkId> into(at(topology_->nodes()), -1);
+    for (const NodeId node : search.reached()) into[at(node)] = search.mark(node).into;
     return into;
   }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <queue>
 #include <tuple>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/index.hpp"
 
 namespace tacos::forest {
@@ -201,31 +201,23 @@ Hops hops(const std::shared_ptr<const Topology>& topology, const Translations& t
   Hops result;
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
+  BestFirst<Time> search(topology->nodes());
   for (const LinkId first : topology->out_links(0)) {
-    using Entry = std::pair<Time, NodeId>;
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-    std::vector<Time> reach(at(topology->nodes()), -1);
-    std::vector<LinkId> into(at(topology->nodes()), -1);
+    search.clear();
     const auto go = [&](LinkId link, Time time) {
-      const NodeId node = topology->dst(link);
-      if (node == 0 || (reach[at(node)] >= 0 && reach[at(node)] <= time)) return;
-      reach[at(node)] = time;
-      into[at(node)] = link;
-      queue.emplace(time, node);
+      if (topology->dst(link) != 0) search.offer(topology->dst(link), time, link);
     };
     go(first, topology->latency(first));
-    while (!queue.empty()) {
-      const auto [time, node] = queue.top();
-      queue.pop();
-      if (time > reach[at(node)]) continue;
-      if (!topology->is_npu(node)) {
-        for (const LinkId link : topology->out_links(node))
+    while (const auto node = search.next()) {
+      const Time time = search.key(*node);
+      if (!topology->is_npu(*node)) {
+        for (const LinkId link : topology->out_links(*node))
           go(link, time + topology->latency(link));
         continue;
       }
       std::vector<LinkId> path;
-      for (NodeId back = node; back != 0; back = topology->src(into[at(back)])) {
-        path.push_back(into[at(back)]);
+      for (NodeId back = *node; back != 0; back = topology->src(path.back())) {
+        path.push_back(search.mark(back));
       }
       std::reverse(path.begin(), path.end());
       std::vector<std::int32_t> orbits;
@@ -233,7 +225,7 @@ Hops hops(const std::shared_ptr<const Topology>& topology, const Translations& t
       std::sort(orbits.begin(), orbits.end());
       const auto [found, added] = known.try_emplace({time, orbits}, result.classes.size());
       if (added) result.classes.push_back({orbits, time, {}, {}});
-      result.classes[found->second].by.push_back(node);
+      result.classes[found->second].by.push_back(*node);
       result.classes[found->second].routes.push_back(static_cast<RouteId>(begin.size() - 1));
       links.insert(links.end(), path.begin(), path.end());
       begin.push_back(static_cast<std::int64_t>(links.size()));

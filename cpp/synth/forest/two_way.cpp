@@ -1,38 +1,16 @@
 #include "synth/forest/two_way.hpp"
 
 #include <algorithm>
-#include <map>
-#include <queue>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "synth/both_ways.hpp"
 #include "synth/forest/tree_list.hpp"
 
 namespace tacos {
-
-std::vector<LinkId> links_back(const Topology& topology) {
-  std::map<std::tuple<NodeId, NodeId, std::int64_t>, std::vector<LinkId>> open;
-  std::vector<LinkId> back(at(topology.links()), -1);
-  std::size_t alone = 0;
-  for (LinkId link = 0; link < topology.links(); ++link) {
-    const auto src = topology.src(link), dst = topology.dst(link);
-    const auto found = open.find({dst, src, topology.bandwidth(link)});
-    if (found == open.end() || found->second.empty()) {
-      open[{src, dst, topology.bandwidth(link)}].push_back(link);
-      ++alone;
-      continue;
-    }
-    back[at(link)] = found->second.front();
-    back[at(found->second.front())] = link;
-    found->second.erase(found->second.begin());
-    --alone;
-  }
-  if (alone > 0) back.clear();
-  return back;
-}
 
 namespace {
 
@@ -47,17 +25,12 @@ class TwoWayGrowth {
         is_member_(at(topology.nodes()), 0),
         uses_(back_.size(), 0),
         price_(back_.size(), 0),
-        reach_(at(topology.nodes())) {
+        search_(topology.nodes()) {
     for (const NodeId member : members_) is_member_[at(member)] = 1;
     for (NodeId node = topology.npus(); node < topology.nodes(); ++node) {
       is_member_[at(node)] = topology.can(node, kMulticast) && topology.can(node, kReduce);
     }
   }
-
-  struct Tree {
-    NodeId root = 0;
-    std::vector<std::vector<LinkId>> hops;  // the one into a node before those out of it
-  };
 
   // Whether sums and results meet in switches: then trees with one root hinder each other least.
   bool meets() const {
@@ -65,38 +38,27 @@ class TwoWayGrowth {
            is_member_.end();
   }
 
-  Tree grow(NodeId first) {
+  HopTree grow(NodeId first) {
     set_prices();
-    Tree tree{first, {}};
-    for (auto& reach : reach_) reach = {};
-    std::vector<std::uint8_t> joined(reach_.size(), 0);
-    queue_ = {};
-    const auto join = [&](NodeId node, std::int32_t depth) {
-      joined[at(node)] = 1;
-      reach_[at(node)] = {0, depth, -1};
-      offer(node, joined);
-    };
-    join(first, 0);
+    HopTree tree{first, {}};
+    search_.clear();
+    search_.start(first, {0, 0});
     for (std::size_t open = members_.size() - 1; open > 0;) {
-      if (queue_.empty()) lost(joined);
-      const auto [price, depth, node] = queue_.top();
-      queue_.pop();
-      const auto& reach = reach_[at(node)];
-      if (joined[at(node)] || std::pair(price, depth) != std::pair(reach.price, reach.depth)) {
-        continue;
+      const auto next = search_.next();
+      if (!next) lost();
+      const NodeId node = *next;
+      if (is_member_[at(node)] && !search_.source(node)) {
+        auto& hop = tree.hops.emplace_back();
+        for (NodeId here = node; hop.empty() || !is_member_[at(here)];) {
+          hop.push_back(search_.mark(here));
+          here = topology_.src(hop.back());
+        }
+        std::reverse(hop.begin(), hop.end());
+        search_.start(node, {0, search_.key(node).second});
+        open -= topology_.is_npu(node);
+      } else {
+        offer(node);
       }
-      if (!is_member_[at(node)]) {
-        offer(node, joined);
-        continue;
-      }
-      auto& hop = tree.hops.emplace_back();
-      for (NodeId here = node; hop.empty() || !is_member_[at(here)];) {
-        hop.push_back(reach_[at(here)].into);
-        here = topology_.src(hop.back());
-      }
-      std::reverse(hop.begin(), hop.end());
-      join(node, depth);
-      open -= topology_.is_npu(node);
     }
     prune(tree);
     for (const auto& hop : tree.hops) {
@@ -105,17 +67,10 @@ class TwoWayGrowth {
         ++uses_[at(back_[at(link)])];
       }
     }
-    return centred(tree);
+    return centred(topology_, back_, tree);
   }
 
  private:
-  struct Reach {
-    double price = -1;
-    std::int32_t depth = 0;
-    LinkId into = -1;
-  };
-  using Entry = std::tuple<double, std::int32_t, NodeId>;
-
   void set_prices() {
     double most = 0;
     const auto next = [&](LinkId link) {
@@ -130,25 +85,17 @@ class TwoWayGrowth {
     }
   }
 
-  void offer(NodeId from, const std::vector<std::uint8_t>& joined) {
-    const auto& here = reach_[at(from)];
+  void offer(NodeId from) {
+    const auto [price, depth] = search_.key(from);
     for (const LinkId link : topology_.out_links(from)) {
-      const NodeId to = topology_.dst(link);
-      if (joined[at(to)]) continue;
-      const double price = here.price + price_[at(link)];
-      const auto depth = here.depth + (is_member_[at(from)] ? 1 : 0);
-      auto& there = reach_[at(to)];
-      if (there.price >= 0 && std::pair(there.price, there.depth) <= std::pair(price, depth)) {
-        continue;
-      }
-      there = {price, depth, link};
-      queue_.emplace(price, depth, to);
+      search_.offer(topology_.dst(link),
+                    {price + price_[at(link)], depth + (is_member_[at(from)] ? 1 : 0)}, link);
     }
   }
 
-  [[noreturn]] void lost(const std::vector<std::uint8_t>& joined) const {
+  [[noreturn]] void lost() const {
     for (const NodeId member : members_) {
-      if (!joined[at(member)]) {
+      if (!search_.source(member)) {
         throw InfeasibleError(topology_.name(members_[0]) + " cannot reach " +
                               topology_.name(member));
       }
@@ -157,8 +104,8 @@ class TwoWayGrowth {
   }
 
   // Removes switches that lead to no NPU.
-  void prune(Tree& tree) const {
-    std::vector<std::uint8_t> leads(reach_.size(), 0);
+  void prune(HopTree& tree) const {
+    std::vector<std::uint8_t> leads(is_member_.size(), 0);
     for (auto hop = tree.hops.rbegin(); hop != tree.hops.rend(); ++hop) {
       const NodeId to = topology_.dst(hop->back());
       if (topology_.is_npu(to) || leads[at(to)]) {
@@ -170,61 +117,13 @@ class TwoWayGrowth {
     std::erase_if(tree.hops, [](const auto& hop) { return hop.empty(); });
   }
 
-  // The hops out of each member; those that led to it are reversed.
-  using Around = std::map<NodeId, std::vector<std::vector<LinkId>>>;
-
-  // The same tree, rooted in the middle of its longest path.
-  Tree centred(const Tree& tree) const {
-    Around around;
-    for (const auto& hop : tree.hops) {
-      std::vector<LinkId> turned;
-      for (auto i = hop.rbegin(); i != hop.rend(); ++i) turned.push_back(back_[at(*i)]);
-      around[topology_.src(hop.front())].push_back(hop);
-      around[topology_.dst(hop.back())].push_back(std::move(turned));
-    }
-    const auto one_end = end(rooted(tree.root, around));
-    const auto whole = rooted(one_end, around);
-    std::map<NodeId, NodeId> above;
-    for (const auto& hop : whole.hops)
-      above[topology_.dst(hop.back())] = topology_.src(hop.front());
-    std::vector<NodeId> way{end(whole)};
-    while (way.back() != one_end) way.push_back(above[way.back()]);
-    // Both ends are NPUs, the middle may be a switch.
-    auto middle = way.size() / 2;
-    while (!topology_.is_npu(way[middle])) ++middle;
-    return rooted(way[middle], around);
-  }
-
-  Tree rooted(NodeId root, const Around& around) const {
-    Tree tree{root, {}};
-    std::vector<std::pair<NodeId, NodeId>> queue{{root, -1}};
-    for (std::size_t head = 0; head < queue.size(); ++head) {
-      const auto [node, from] = queue[head];
-      const auto hops = around.find(node);
-      if (hops == around.end()) break;
-      for (const auto& hop : hops->second) {
-        const NodeId to = topology_.dst(hop.back());
-        if (to == from) continue;
-        tree.hops.push_back(hop);
-        queue.emplace_back(to, node);
-      }
-    }
-    return tree;
-  }
-
-  // A node with the most hops from the root; hops are in breadth-first order.
-  NodeId end(const Tree& tree) const {
-    return tree.hops.empty() ? tree.root : topology_.dst(tree.hops.back().back());
-  }
-
   const Topology& topology_;
   std::vector<NodeId> members_;
   std::vector<LinkId> back_;
   std::vector<std::uint8_t> is_member_;
   std::vector<std::int64_t> uses_;  // of each link: trees
   std::vector<double> price_;
-  std::vector<Reach> reach_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  BestFirst<std::pair<double, std::int32_t>> search_;  // by price, then depth
 };
 
 }  // namespace

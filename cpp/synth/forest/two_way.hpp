@@ -33,9 +33,6 @@ struct TwoWay {
   Forest up, down;
 };
 
-// The opposite link of each link, of the same bandwidth; empty if some link has none.
-std::vector<LinkId> links_back(const Topology& topology);
-
 // `count` trees that span the members; the first ones are the same for any count. nullopt if a link has no opposite
 // link. Throws InfeasibleError, which names a member that cannot be reached, and std::invalid_argument for
 // members that are not NPUs.

@@ -12,8 +12,8 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "synth/both_ways.hpp"
 #include "synth/forest/chunks.hpp"
-#include "synth/forest/two_way.hpp"
 #include "synth/path_table.hpp"
 #include "synth/steiner/trees.hpp"
 
@@ -21,45 +21,45 @@ namespace tacos {
 
 namespace {
 
-using steiner::Task;
 using steiner::Tree;
+using steiner::TreeDemand;
 using steiner::Way;
 
 constexpr std::size_t kMostTrees = 2048;  // more hardly balance better (measured)
 
 // The trees to grow, and the tree and the turn of each chunk.
-struct Plan {
-  std::vector<Task> tasks;
+struct Demands {
+  std::vector<TreeDemand> demands;
   std::vector<std::size_t> tree_of;                        // by chunk; 0 if it does not move
   std::vector<std::pair<std::int64_t, ChunkId>> in_order;  // turns and chunks that move
 };
 
-Task task_of(const Collective& collective, ChunkId chunk) {
+TreeDemand demand_of(const Collective& collective, ChunkId chunk) {
   const auto inputs = collective.inputs(chunk), outputs = collective.outputs(chunk);
-  Task task;
-  task.bytes = collective.bytes(chunk);
+  TreeDemand demand;
+  demand.bytes = collective.bytes(chunk);
   if (!collective.reduces(chunk)) {
-    task.way = Way::down;
-    task.root = inputs[0];
-    task.terminals.assign(outputs.begin(), outputs.end());
+    demand.way = Way::down;
+    demand.root = inputs[0];
+    demand.terminals.assign(outputs.begin(), outputs.end());
   } else if (outputs.size() == 1) {
-    task.way = Way::up;
-    task.root = outputs[0];
-    task.terminals.assign(inputs.begin(), inputs.end());
+    demand.way = Way::up;
+    demand.root = outputs[0];
+    demand.terminals.assign(inputs.begin(), inputs.end());
   } else {
-    task.way = Way::both;
-    task.terminals.assign(inputs.begin(), inputs.end());
-    task.terminals.insert(task.terminals.end(), outputs.begin(), outputs.end());
-    std::sort(task.terminals.begin(), task.terminals.end());
-    task.terminals.erase(std::unique(task.terminals.begin(), task.terminals.end()),
-                         task.terminals.end());
+    demand.way = Way::both;
+    demand.terminals.assign(inputs.begin(), inputs.end());
+    demand.terminals.insert(demand.terminals.end(), outputs.begin(), outputs.end());
+    std::sort(demand.terminals.begin(), demand.terminals.end());
+    demand.terminals.erase(std::unique(demand.terminals.begin(), demand.terminals.end()),
+                           demand.terminals.end());
   }
-  return task;
+  return demand;
 }
 
 // Chunks of a part with the same root share trees, in turns, if there are too many chunks.
-Plan plan(const Collective& collective) {
-  Plan result;
+Demands demands_of(const Collective& collective) {
+  Demands result;
   std::map<std::pair<std::size_t, NodeId>, std::vector<ChunkId>> alike;
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
     if (collective.outputs(chunk).empty()) continue;
@@ -74,12 +74,12 @@ Plan plan(const Collective& collective) {
   result.tree_of.assign(collective.chunks(), 0);
   for (const auto& [key, chunks] : alike) {
     const auto trees = std::min(chunks.size(), std::max<std::size_t>(1, kMostTrees / alike.size()));
-    const auto first = result.tasks.size();
+    const auto first = result.demands.size();
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       if (i < trees) {
-        result.tasks.push_back(task_of(collective, chunks[i]));
+        result.demands.push_back(demand_of(collective, chunks[i]));
       } else {
-        ++result.tasks[first + i % trees].chunks;
+        ++result.demands[first + i % trees].chunks;
       }
       result.tree_of[chunks[i]] = first + i % trees;
       // A root with fewer chunks starts them at larger intervals.
@@ -91,10 +91,10 @@ Plan plan(const Collective& collective) {
   return result;
 }
 
-class Listing {
+class MoveList {
  public:
-  Listing(const Topology& topology, const std::vector<LinkId>& back, const std::vector<Task>& tasks,
-          const std::vector<Tree>& trees)
+  MoveList(const Topology& topology, const std::vector<LinkId>& back,
+           const std::vector<TreeDemand>& demands, const std::vector<Tree>& trees)
       : topology_(topology),
         back_(back),
         depth_(at(topology.npus()), 0),
@@ -102,7 +102,7 @@ class Listing {
     for (std::size_t i = 0; i < trees.size(); ++i) {
       depth_[at(trees[i].root)] = 0;
       for (const auto& hop : trees[i].hops) {
-        const auto [top, end] = ends(hop, tasks[i].way);
+        const auto [top, end] = ends(hop, demands[i].way);
         depth_[at(end)] = depth_[at(top)] + 1;
         highest_ = std::max(highest_, depth_[at(end)]);
       }
@@ -179,11 +179,11 @@ class Listing {
 };
 
 // Transfers are numbered with 31 bits.
-void check_count(const Plan& chosen, const std::vector<Tree>& trees) {
+void check_count(const Demands& chosen, const std::vector<Tree>& trees) {
   std::int64_t count = 0;
   for (const auto& [turn, chunk] : chosen.in_order) {
     const auto tree = chosen.tree_of[chunk];
-    count += std::ssize(trees[tree].hops) * (chosen.tasks[tree].way == Way::both ? 2 : 1);
+    count += std::ssize(trees[tree].hops) * (chosen.demands[tree].way == Way::both ? 2 : 1);
   }
   if (count > std::numeric_limits<std::int32_t>::max()) {
     invalid("the steiner engine would make " + std::to_string(count) +
@@ -196,18 +196,19 @@ void check_count(const Plan& chosen, const std::vector<Tree>& trees) {
 Schedule steiner_schedule(const std::shared_ptr<const Topology>& topology,
                           const std::shared_ptr<const Collective>& collective,
                           const std::string& provenance, const Progress& progress) {
-  const auto chosen = plan(*collective);
+  const auto chosen = demands_of(*collective);
   std::vector<LinkId> back;
-  if (std::ranges::any_of(chosen.tasks, [](const Task& task) { return task.way == Way::both; })) {
+  if (std::ranges::any_of(chosen.demands,
+                          [](const TreeDemand& demand) { return demand.way == Way::both; })) {
     back = links_back(*topology);
     if (back.empty()) throw InfeasibleError("some link has no opposite link of the same bandwidth");
   }
-  const auto packing = steiner::pack(*topology, chosen.tasks, back, part_of(progress, 0, 0.5));
+  const auto packing = steiner::pack(*topology, chosen.demands, back, part_of(progress, 0, 0.5));
   check_count(chosen, packing.trees);
-  Listing listing(*topology, back, chosen.tasks, packing.trees);
+  MoveList listing(*topology, back, chosen.demands, packing.trees);
   for (const auto& [turn, chunk] : chosen.in_order) {
     const auto tree = chosen.tree_of[chunk];
-    listing.add(chunk, turn, chosen.tasks[tree].way, packing.trees[tree]);
+    listing.add(chunk, turn, chosen.demands[tree].way, packing.trees[tree]);
   }
   return timed(std::move(listing).untimed(topology), collective, provenance,
                part_of(progress, 0.5, 1));

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <limits>
 #include <numeric>
-#include <queue>
 #include <span>
 #include <utility>
 
+#include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
 #include "synth/matching.hpp"
@@ -17,7 +16,6 @@ namespace tacos::steiner {
 
 namespace {
 
-constexpr Time kUnreached = std::numeric_limits<Time>::max();
 constexpr Time kDearest = Time{1} << 56;   // highest price of a link
 constexpr Time kFarthest = Time{1} << 62;  // highest cost of a node, so that sums do not overflow
 constexpr std::int64_t kWork =
@@ -31,22 +29,21 @@ constexpr int kOne = 20;    // fixed point: 2^20 is 1
 
 class Packer {
  public:
-  Packer(const Topology& topology, const std::vector<Task>& tasks, const std::vector<LinkId>& back)
+  Packer(const Topology& topology, const std::vector<TreeDemand>& demands,
+         const std::vector<LinkId>& back)
       : topology_(topology),
-        tasks_(tasks),
+        demands_(demands),
         back_(back),
         load_(at(topology.links()), 0),
         price_(at(topology.links()), 0),
-        cost_(at(topology.nodes()), kUnreached),
         uses_(at(topology.links()), 0),
-        into_(at(topology.nodes()), -1),
-        in_tree_(at(topology.nodes()), 0),
-        wanted_(at(topology.nodes()), 0) {
-    packing_.trees.resize(tasks.size());
+        wanted_(at(topology.nodes()), 0),
+        search_(topology.nodes()) {
+    packing_.trees.resize(demands.size());
   }
 
   Packing run(const Progress& progress) {
-    std::vector<std::size_t> order(tasks_.size());
+    std::vector<std::size_t> order(demands_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(), [](std::size_t a, std::size_t b) {
       return std::pair(mix(a), a) <
@@ -55,7 +52,7 @@ class Packer {
     const bool switched = topology_.nodes() > topology_.npus();
     std::int64_t visits =
         1;  // through switches, the search for the next terminal starts anew each time
-    for (const auto& task : tasks_) visits += switched ? std::ssize(task.terminals) : kVisits;
+    for (const auto& demand : demands_) visits += switched ? std::ssize(demand.terminals) : kVisits;
     const auto rounds = std::clamp<std::int64_t>(kWork / (visits * topology_.links()), 1, kRounds);
     Packing best;
     for (std::int64_t round = 0; round < rounds; ++round) {
@@ -65,16 +62,16 @@ class Packer {
                             static_cast<double>(i) / static_cast<double>(order.size());
           progress(done / static_cast<double>(rounds));
         }
-        const auto& task = tasks_[order[i]];
+        const auto& demand = demands_[order[i]];
         auto& tree = packing_.trees[order[i]];
-        for (const auto& hop : tree.hops) carry(task, hop, -1);
-        tree = grow(task);
+        for (const auto& hop : tree.hops) carry(demand, hop, -1);
+        tree = grow(demand);
       }
       packing_.busiest = load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
       if (round == 0 || packing_.busiest < best.busiest) best = packing_;
     }
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      if (tasks_[i].way == Way::both) best.trees[i] = centred(best.trees[i]);
+    for (std::size_t i = 0; i < demands_.size(); ++i) {
+      if (demands_[i].way == Way::both) best.trees[i] = centred(topology_, back_, best.trees[i]);
     }
     return best;
   }
@@ -83,21 +80,23 @@ class Packer {
   NodeId next(LinkId link) const { return up_ ? topology_.src(link) : topology_.dst(link); }
   NodeId before(LinkId link) const { return up_ ? topology_.dst(link) : topology_.src(link); }
 
-  void carry(const Task& task, std::span<const LinkId> links, Time sign) {
+  void carry(const TreeDemand& demand, std::span<const LinkId> links, Time sign) {
     for (const LinkId link : links) {
-      load_[at(link)] += sign * busy(task, link);
-      if (task.way == Way::both) load_[at(back_[at(link)])] += sign * busy(task, back_[at(link)]);
+      load_[at(link)] += sign * busy(demand, link);
+      if (demand.way == Way::both)
+        load_[at(back_[at(link)])] += sign * busy(demand, back_[at(link)]);
       if (load_[at(link)] > kLongestSchedule) too_long();
     }
   }
-  Time busy(const Task& task, LinkId link) const {
-    const auto time = static_cast<__int128>(topology_.busy_time(link, task.bytes)) * task.chunks;
+  Time busy(const TreeDemand& demand, LinkId link) const {
+    const auto time =
+        static_cast<__int128>(topology_.busy_time(link, demand.bytes)) * demand.chunks;
     return static_cast<Time>(std::min<__int128>(time, kLongestSchedule));
   }
 
   // Integers throughout: the same on every machine.
-  Time price(const Task& task, LinkId link) const {
-    const Time own = busy(task, link);
+  Time price(const TreeDemand& demand, LinkId link) const {
+    const Time own = busy(demand, link);
     const Time load = std::min(load_[at(link)] + own, busiest_) >> coarser_;
     std::int64_t share = (load << kOne) / std::max<Time>(busiest_ >> coarser_, 1);
     for (int i = 0; i < kSquarings; ++i) share = share * share >> kOne;
@@ -105,35 +104,33 @@ class Packer {
                       static_cast<__int128>(own) * (1 + uses_[at(link)]) + topology_.latency(link);
     return static_cast<Time>(std::min<__int128>(kDearest, dear));
   }
-  void set_price(const Task& task, LinkId link) {
-    price_[at(link)] = price(task, link);
-    if (task.way == Way::both) {
+  void set_price(const TreeDemand& demand, LinkId link) {
+    price_[at(link)] = price(demand, link);
+    if (demand.way == Way::both) {
       const LinkId back = back_[at(link)];
-      price_[at(link)] = price_[at(back)] = (price_[at(link)] + price(task, back)) / 2;
+      price_[at(link)] = price_[at(back)] = (price_[at(link)] + price(demand, back)) / 2;
     }
   }
 
-  Tree grow(const Task& task) {
-    up_ = task.way == Way::up;
+  Tree grow(const TreeDemand& demand) {
+    up_ = demand.way == Way::up;
     busiest_ = 1;
     for (const Time load : load_) busiest_ = std::max(busiest_, load);
     // Times that fit 62 bits in the fixed point.
     const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(busiest_)));
     coarser_ = std::max(bits - (62 - kOne), 0);
-    for (LinkId link = 0; link < topology_.links(); ++link) set_price(task, link);
-    for (const NodeId node : touched_) cost_[at(node)] = kUnreached, in_tree_[at(node)] = 0;
-    touched_.clear();
-    queue_ = {};
-    for (const NodeId npu : task.terminals) wanted_[at(npu)] = 1;
-    const auto any = mix(turn_++) % task.terminals.size();
-    Tree tree{task.root >= 0 ? task.root : task.terminals[any], {}};
-    std::size_t waiting = task.terminals.size() - wanted_[at(tree.root)];
+    for (LinkId link = 0; link < topology_.links(); ++link) set_price(demand, link);
+    search_.clear();
+    for (const NodeId npu : demand.terminals) wanted_[at(npu)] = 1;
+    const auto any = mix(turn_++) % demand.terminals.size();
+    Tree tree{demand.root >= 0 ? demand.root : demand.terminals[any], {}};
+    std::size_t waiting = demand.terminals.size() - wanted_[at(tree.root)];
     wanted_[at(tree.root)] = 0;
-    join(tree.root, 0);
+    search_.start(tree.root, 0);
     while (waiting > 0) {
       const NodeId npu = nearest();
-      if (npu < 0) lost(task, tree.root);
-      waiting -= join_path(task, npu, tree);
+      if (npu < 0) lost(demand, tree.root);
+      waiting -= join_path(demand, npu, tree);
     }
     for (const auto& hop : tree.hops) {
       for (const LinkId link : hop) uses_[at(link)] = 0;
@@ -142,78 +139,52 @@ class Packer {
   }
 
   // Joins a terminal by the path that was found, and returns the number of terminals on the path.
-  std::size_t join_path(const Task& task, NodeId npu, Tree& tree) {
+  std::size_t join_path(const TreeDemand& demand, NodeId npu, Tree& tree) {
     path_.clear();
-    for (NodeId node = npu; in_tree_[at(node)] == 0; node = before(path_.back())) {
-      path_.push_back(into_[at(node)]);
+    for (NodeId node = npu; !search_.source(node); node = before(path_.back())) {
+      path_.push_back(search_.mark(node));
     }
     std::reverse(path_.begin(), path_.end());
-    Time ready = cost_[at(before(path_.front()))];
+    Time ready = search_.key(before(path_.front()));
     std::size_t found = 0;
     bool switched = false;
     auto* hop = &tree.hops.emplace_back();
     for (const LinkId link : path_) {
       hop->push_back(link);
       ++uses_[at(link)];
-      ready = std::min(ready + busy(task, link) / kDepth, kFarthest);
+      ready = std::min(ready + busy(demand, link) / kDepth, kFarthest);
       const NodeId node = next(link);
       if (!topology_.is_npu(node)) {
         switched = true;
         continue;
       }
-      join(node, ready);
+      search_.start(node, ready);
       found += wanted_[at(node)];
       wanted_[at(node)] = 0;
       if (node != npu) hop = &tree.hops.emplace_back();
     }
-    carry(task, path_, 1);
+    carry(demand, path_, 1);
     // A link to or from a switch may be used again, at a higher price. Then what was found at its old price is not valid.
     if (!switched) return found;
-    for (const LinkId link : path_) set_price(task, link);
-    queue_ = {};
-    for (const NodeId node : touched_) {
-      if (in_tree_[at(node)] != 0) {
-        queue_.emplace(cost_[at(node)], node);
-      } else {
-        cost_[at(node)] = kUnreached;
-      }
-    }
-    std::erase_if(touched_, [&](NodeId node) { return in_tree_[at(node)] == 0; });
+    for (const LinkId link : path_) set_price(demand, link);
+    search_.restart();
     return found;
-  }
-
-  void join(NodeId npu, Time ready) {
-    if (cost_[at(npu)] == kUnreached) touched_.push_back(npu);
-    in_tree_[at(npu)] = 1;
-    cost_[at(npu)] = ready;
-    queue_.emplace(ready, npu);
   }
 
   // The nearest terminal outside of the tree; -1 if none can be reached.
   NodeId nearest() {
-    while (!queue_.empty()) {
-      const auto [cost, node] = queue_.top();
-      if (cost > cost_[at(node)]) {
-        queue_.pop();
-        continue;
-      }
-      if (wanted_[at(node)] != 0) return node;
-      queue_.pop();
-      for (const LinkId link : up_ ? topology_.in_links(node) : topology_.out_links(node)) {
-        const NodeId other = next(link);
-        const Time through = std::min(cost + price_[at(link)], kFarthest);
-        if (in_tree_[at(other)] != 0 || through >= cost_[at(other)]) continue;
-        if (cost_[at(other)] == kUnreached) touched_.push_back(other);
-        cost_[at(other)] = through;
-        into_[at(other)] = link;
-        queue_.emplace(through, other);
+    while (const auto node = search_.next()) {
+      if (wanted_[at(*node)] != 0) return *node;
+      const Time cost = search_.key(*node);
+      for (const LinkId link : up_ ? topology_.in_links(*node) : topology_.out_links(*node)) {
+        search_.offer(next(link), std::min(cost + price_[at(link)], kFarthest), link);
       }
     }
     return -1;
   }
 
-  [[noreturn]] void lost(const Task& task, NodeId root) const {
-    for (const NodeId npu : task.terminals) {
+  [[noreturn]] void lost(const TreeDemand& demand, NodeId root) const {
+    for (const NodeId npu : demand.terminals) {
       if (wanted_[at(npu)] == 0) continue;
       const auto from = topology_.name(up_ ? npu : root), to = topology_.name(up_ ? root : npu);
       throw InfeasibleError(from + " cannot reach " + to);
@@ -221,45 +192,8 @@ class Packer {
     throw InfeasibleError("an NPU cannot be reached");
   }
 
-  // The same tree, rooted in the middle of its longest path.
-  Tree centred(const Tree& tree) {
-    std::vector<std::vector<std::vector<LinkId>>> around(at(topology_.npus()));
-    for (const auto& hop : tree.hops) {
-      std::vector<LinkId> turned;
-      for (auto link = hop.rbegin(); link != hop.rend(); ++link) {
-        turned.push_back(back_[at(*link)]);
-      }
-      around[at(topology_.src(hop.front()))].push_back(hop);
-      around[at(topology_.dst(hop.back()))].push_back(std::move(turned));
-    }
-    const auto rooted = [&](NodeId root) {
-      Tree result{root, {}};
-      std::vector<std::pair<NodeId, NodeId>> queue{{root, -1}};
-      for (std::size_t head = 0; head < queue.size(); ++head) {
-        const auto [node, from] = queue[head];
-        for (const auto& hop : around[at(node)]) {
-          const NodeId to = topology_.dst(hop.back());
-          if (to == from) continue;
-          result.hops.push_back(hop);
-          queue.emplace_back(to, node);
-        }
-      }
-      return result;
-    };
-    const auto last = [&](const Tree& one) { return topology_.dst(one.hops.back().back()); };
-    if (tree.hops.empty()) return tree;
-    const auto whole = rooted(last(rooted(tree.root)));
-    std::vector<NodeId> above(at(topology_.npus()), -1);
-    for (const auto& hop : whole.hops) {
-      above[at(topology_.dst(hop.back()))] = topology_.src(hop.front());
-    }
-    std::vector<NodeId> way{last(whole)};
-    while (above[at(way.back())] >= 0) way.push_back(above[at(way.back())]);
-    return rooted(way[way.size() / 2]);
-  }
-
   const Topology& topology_;
-  const std::vector<Task>& tasks_;
+  const std::vector<TreeDemand>& demands_;
   const std::vector<LinkId>& back_;
   Packing packing_;
   std::vector<Time> load_;  // of each link
@@ -268,20 +202,17 @@ class Packer {
   Time busiest_ = 1;
   int coarser_ = 0;                 // bits by which times are shortened
   std::vector<Time> price_;         // of each link
-  std::vector<Time> cost_;          // of each node, from the tree
   std::vector<std::int64_t> uses_;  // of each link, in the current tree
-  std::vector<LinkId> into_, path_;
-  std::vector<std::uint8_t> in_tree_, wanted_;  // per node
-  std::vector<NodeId> touched_;
-  using Entry = std::pair<Time, NodeId>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  std::vector<LinkId> path_;
+  std::vector<std::uint8_t> wanted_;  // per node
+  BestFirst<Time> search_;            // from the tree
 };
 
 }  // namespace
 
-Packing pack(const Topology& topology, const std::vector<Task>& tasks,
+Packing pack(const Topology& topology, const std::vector<TreeDemand>& demands,
              const std::vector<LinkId>& back, const Progress& progress) {
-  return Packer(topology, tasks, back).run(progress);
+  return Packer(topology, demands, back).run(progress);
 }
 
 }  // namespace tacos::steiner

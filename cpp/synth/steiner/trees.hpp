@@ -24,12 +24,13 @@
 
 #include "model/topology.hpp"
 #include "support/progress.hpp"
+#include "synth/both_ways.hpp"
 
 namespace tacos::steiner {
 
 enum class Way : std::uint8_t { down, up, both };
 
-struct Task {
+struct TreeDemand {
   Way way = Way::down;
   NodeId root = -1;               // -1, for trees both ways only: any NPU
   std::vector<NodeId> terminals;  // without duplicates
@@ -37,21 +38,18 @@ struct Task {
   std::int64_t chunks = 1;        // chunks that the tree carries
 };
 
-struct Tree {
-  NodeId root = 0;
-  // Paths from NPU to NPU, through switches only, away from the root; the one into an NPU precedes those out of it. Of
-  // trees up, links lead towards the root, and each path begins at the end that is nearer to the root.
-  std::vector<std::vector<LinkId>> hops;
-};
+// Hops are paths from NPU to NPU, through switches only, away from the root. Of trees up, links lead towards the root, and
+// each path begins at the end that is nearer to the root.
+using Tree = HopTree;
 
 struct Packing {
-  std::vector<Tree> trees;  // one per task
+  std::vector<Tree> trees;  // one per demand
   Time busiest = 0;         // time of the most loaded link for all chunks
 };
 
-// `back` has the opposite link of each link, if some task is both ways. Throws InfeasibleError, which names a
+// `back` has the opposite link of each link, if some demand is both ways. Throws InfeasibleError, which names a
 // terminal that cannot be reached.
-Packing pack(const Topology& topology, const std::vector<Task>& tasks,
+Packing pack(const Topology& topology, const std::vector<TreeDemand>& demands,
              const std::vector<LinkId>& back, const Progress& progress);
 
 }  // namespace tacos::steiner

@@ -1,39 +1,39 @@
-// The jobs of an all-to-all, as symmetric.hpp describes them; a Clock runs them.
+// The parcels of an all-to-all, as symmetric.hpp describes them; a Clock runs them.
 #pragma once
 
 #include <algorithm>
 #include <optional>
-#include <queue>
 #include <utility>
 #include <vector>
 
-#include "synth/symmetric/machines.hpp"
+#include "graph/best_first.hpp"
+#include "synth/symmetric/outlets.hpp"
 
 namespace tacos::symmetric {
 
 class AllToAll {
  public:
-  AllToAll(const Group& group, Clock& clock, std::int32_t pieces)
+  AllToAll(const AbelianGroup& group, Clock& clock, std::int32_t pieces)
       : group_(group),
         clock_(clock),
-        machines_(clock.machines),
+        outlets_(clock.outlets),
         pieces_(pieces),
-        jobs_(std::int64_t{group.order() - 1} * pieces),
-        unfinished_(jobs_),
+        parcels_(std::int64_t{group.order() - 1} * pieces),
+        unfinished_(parcels_),
         left_(at(group.order()) * at(pieces)),
         flying_(left_.size(), false),
-        queues_(machines_.size()) {
-    for (std::size_t m = 0; m < machines_.size(); ++m) axis_of_.push_back(only_axis(m));
+        queues_(outlets_.size()) {
+    for (std::size_t m = 0; m < outlets_.size(); ++m) axis_of_.push_back(only_axis(m));
     for (std::size_t d = 0; d < group.axes().size(); ++d) {
       distance_.push_back(distances(d));
-      shortest_.push_back(shortest_machines(d));
+      shortest_.push_back(shortest_outlets(d));
     }
     check_memory();
     Time longest = 0, shortest = kNever;
     for (const auto& distance : distance_) {
       longest += *std::max_element(distance.begin(), distance.end());
     }
-    for (const auto& machine : machines_) shortest = std::min(shortest, machine.period);
+    for (const auto& outlet : outlets_) shortest = std::min(shortest, outlet.period);
     level_ = std::max(shortest, longest / kLevels + 1);
     for (auto& queue : queues_) queue.levels.resize(at(longest / level_) + 1);
     // Within a level, what was offered last is served first.
@@ -47,7 +47,7 @@ class AllToAll {
 
   bool done() const { return unfinished_ == 0; }
   double share() const {
-    return 1.0 - static_cast<double>(unfinished_) / static_cast<double>(jobs_);
+    return 1.0 - static_cast<double>(unfinished_) / static_cast<double>(parcels_);
   }
   Time release(Time) const { return kNever; }
   void begin(Time now) { now_ = now; }
@@ -60,16 +60,16 @@ class AllToAll {
   bool start(std::size_t m) {
     auto& [levels, top] = queues_[m];
     for (;; --top) {
-      for (auto& jobs = levels[top]; !jobs.empty();) {
-        const std::size_t job = jobs.back();
-        jobs.pop_back();
-        if (flying_[job] || !serves(m, job)) continue;
-        const auto v = static_cast<NodeId>(job / at(pieces_));
-        const auto piece = static_cast<std::int32_t>(job % at(pieces_));
-        clock_.sent[m].push_back({group_.minus(v, left_[job]), v, piece, now_});
-        left_[job] = after(m, left_[job]);
-        flying_[job] = true;
-        if (left_[job] == 0) --unfinished_;
+      for (auto& parcels = levels[top]; !parcels.empty();) {
+        const std::size_t parcel = parcels.back();
+        parcels.pop_back();
+        if (flying_[parcel] || !serves(m, parcel)) continue;
+        const auto v = static_cast<NodeId>(parcel / at(pieces_));
+        const auto piece = static_cast<std::int32_t>(parcel % at(pieces_));
+        clock_.sent[m].push_back({group_.minus(v, left_[parcel]), v, piece, now_});
+        left_[parcel] = after(m, left_[parcel]);
+        flying_[parcel] = true;
+        if (left_[parcel] == 0) --unfinished_;
         return true;
       }
       if (top == 0) return false;
@@ -80,7 +80,7 @@ class AllToAll {
   static constexpr Time kLevels = 1 << 14;
   static constexpr double kMostHops = 1 << 29;
   struct Queue {
-    std::vector<std::vector<std::uint32_t>> levels;  // jobs by remaining work
+    std::vector<std::vector<std::uint32_t>> levels;  // parcels by remaining work
     std::size_t top = 0;
   };
 
@@ -90,8 +90,8 @@ class AllToAll {
     double hops = 0;
     for (std::size_t d = 0; d < distance_.size(); ++d) {
       Time period = kNever;
-      for (std::size_t m = 0; m < machines_.size(); ++m) {
-        if (axis_of_[m] == d) period = std::min(period, machines_[m].period);
+      for (std::size_t m = 0; m < outlets_.size(); ++m) {
+        if (axis_of_[m] == d) period = std::min(period, outlets_[m].period);
       }
       const auto sum = std::accumulate(distance_[d].begin(), distance_[d].end(), 0.0);
       hops += sum / static_cast<double>(period) * static_cast<double>(left_.size()) /
@@ -105,12 +105,12 @@ class AllToAll {
                 " GiB, more than the symmetric engine takes");
   }
 
-  // The dimension in which a machine moves.
+  // The dimension in which an outlet moves.
   std::size_t only_axis(std::size_t m) const {
     std::optional<std::size_t> found;
-    for (const NodeId by : machines_[m].by) {
+    for (const NodeId by : outlets_[m].by) {
       for (std::size_t d = 0; d < group_.axes().size(); ++d) {
-        if (Group::digit(by, group_.axes()[d]) == 0) continue;
+        if (AbelianGroup::digit(by, group_.axes()[d]) == 0) continue;
         if (found && *found != d) {
           invalid("the symmetric engine needs links along dimensions for an all-to-all");
         }
@@ -120,51 +120,46 @@ class AllToAll {
     return *found;
   }
 
-  // The least machine time that a chunk takes from 0 to each place of a dimension.
+  // The least outlet time that a chunk takes from 0 to each place of a dimension.
   std::vector<Time> distances(std::size_t d) const {
     const auto& axis = group_.axes()[d];
-    std::vector<Time> distance(at(axis.size), kNever);
-    std::priority_queue<std::pair<Time, std::int32_t>, std::vector<std::pair<Time, std::int32_t>>,
-                        std::greater<>>
-        queue;
-    distance[0] = 0;
-    queue.emplace(0, 0);
-    while (!queue.empty()) {
-      const auto [so_far, place] = queue.top();
-      queue.pop();
-      if (so_far > distance[at(place)]) continue;
-      for (std::size_t m = 0; m < machines_.size(); ++m) {
+    BestFirst<Time, NoMark> search(axis.size);
+    search.start(0, 0);
+    while (const auto place = search.next()) {
+      const Time so_far = search.key(*place);
+      for (std::size_t m = 0; m < outlets_.size(); ++m) {
         // Moves commute, so a port may come first; once is enough, since two of its moves equal one.
-        if (axis_of_[m] != d || (machines_[m].port() && place != 0)) continue;
-        for (const NodeId by : machines_[m].by) {
-          const auto next = (place + Group::digit(by, axis)) % axis.size;
-          const Time there = so_far + machines_[m].period;
-          if (there >= distance[at(next)]) continue;
-          distance[at(next)] = there;
-          queue.emplace(there, next);
+        if (axis_of_[m] != d || (outlets_[m].port() && *place != 0)) continue;
+        for (const NodeId by : outlets_[m].by) {
+          search.offer((*place + AbelianGroup::digit(by, axis)) % axis.size,
+                       so_far + outlets_[m].period);
         }
       }
     }
-    if (std::find(distance.begin(), distance.end(), kNever) != distance.end()) clock_.stuck();
+    std::vector<Time> distance;
+    for (std::int32_t place = 0; place < axis.size; ++place) {
+      if (!search.reached(place)) clock_.stuck();
+      distance.push_back(search.key(place));
+    }
     return distance;
   }
 
-  // The rest of a displacement after a machine has moved the chunk.
+  // The rest of a displacement after an outlet has moved the chunk.
   NodeId after(std::size_t m, NodeId left) const {
-    if (!machines_[m].port()) return machines_[m].back(left);
+    if (!outlets_[m].port()) return outlets_[m].back(left);
     const auto& axis = group_.axes()[axis_of_[m]];
-    return left - Group::digit(left, axis) * axis.stride;
+    return left - AbelianGroup::digit(left, axis) * axis.stride;
   }
 
-  // The machines for the next move along a shortest path, per place of a dimension.
-  std::vector<std::vector<std::size_t>> shortest_machines(std::size_t d) const {
+  // The outlets for the next move along a shortest path, per place of a dimension.
+  std::vector<std::vector<std::size_t>> shortest_outlets(std::size_t d) const {
     const auto& axis = group_.axes()[d];
     std::vector<std::vector<std::size_t>> shortest(at(axis.size));
     for (std::int32_t place = 1; place < axis.size; ++place) {
-      for (std::size_t m = 0; m < machines_.size(); ++m) {
+      for (std::size_t m = 0; m < outlets_.size(); ++m) {
         if (axis_of_[m] != d) continue;
-        const auto next = Group::digit(after(m, place * axis.stride), axis);
-        if (distance_[d][at(next)] + machines_[m].period == distance_[d][at(place)]) {
+        const auto next = AbelianGroup::digit(after(m, place * axis.stride), axis);
+        if (distance_[d][at(next)] + outlets_[m].period == distance_[d][at(place)]) {
           shortest[at(place)].push_back(m);
         }
       }
@@ -172,46 +167,48 @@ class AllToAll {
     return shortest;
   }
 
-  // The machine for a job's next move in a dimension. If several are equally good, such as both directions
-  // halfway around a ring, jobs that differ in other dimensions or in the piece take turns.
-  std::optional<std::size_t> machine_for(std::size_t d, std::size_t job) const {
+  // The outlet for a parcel's next move in a dimension. If several are equally good, such as both directions
+  // halfway around a ring, parcels that differ in other dimensions or in the piece take turns.
+  std::optional<std::size_t> outlet_for(std::size_t d, std::size_t parcel) const {
     const auto& axis = group_.axes()[d];
-    const auto& shortest = shortest_[d][at(Group::digit(left_[job], axis))];
+    const auto& shortest = shortest_[d][at(AbelianGroup::digit(left_[parcel], axis))];
     if (shortest.size() < 2) return shortest.empty() ? std::nullopt : std::optional(shortest[0]);
-    const auto v = job / at(pieces_), piece = job % at(pieces_), stride = at(axis.stride);
+    const auto v = parcel / at(pieces_), piece = parcel % at(pieces_), stride = at(axis.stride);
     const auto elsewhere = v / (stride * at(axis.size)) * stride + v % stride;
     return shortest[(elsewhere * at(pieces_) + piece) % shortest.size()];
   }
 
-  bool serves(std::size_t m, std::size_t job) const { return machine_for(axis_of_[m], job) == m; }
+  bool serves(std::size_t m, std::size_t parcel) const {
+    return outlet_for(axis_of_[m], parcel) == m;
+  }
 
   void offer(NodeId v, std::int32_t piece) {
-    const auto job = index(v, piece);
-    if (left_[job] == 0) return;
+    const auto parcel = index(v, piece);
+    if (left_[parcel] == 0) return;
     Time work = 0;
     for (std::size_t d = 0; d < distance_.size(); ++d) {
-      work += distance_[d][at(Group::digit(left_[job], group_.axes()[d]))];
+      work += distance_[d][at(AbelianGroup::digit(left_[parcel], group_.axes()[d]))];
     }
     const auto level = at(work / level_);
     for (std::size_t d = 0; d < distance_.size(); ++d) {
-      const auto m = machine_for(d, job);
+      const auto m = outlet_for(d, parcel);
       if (!m) continue;
-      queues_[*m].levels[level].push_back(static_cast<std::uint32_t>(job));
+      queues_[*m].levels[level].push_back(static_cast<std::uint32_t>(parcel));
       queues_[*m].top = std::max(queues_[*m].top, level);
     }
   }
 
-  const Group& group_;
+  const AbelianGroup& group_;
   Clock& clock_;
-  const std::vector<Machine>& machines_;
+  const std::vector<Outlet>& outlets_;
   std::int32_t pieces_;
-  std::int64_t jobs_, unfinished_;
+  std::int64_t parcels_, unfinished_;
   Time now_ = 0;
-  std::vector<NodeId> left_;  // per job: the rest of its displacement
+  std::vector<NodeId> left_;  // per parcel: the rest of its displacement
   std::vector<bool> flying_;
-  std::vector<std::size_t> axis_of_;                             // per machine
+  std::vector<std::size_t> axis_of_;                             // per outlet
   std::vector<std::vector<Time>> distance_;                      // per dimension and place
-  std::vector<std::vector<std::vector<std::size_t>>> shortest_;  // machines, likewise
+  std::vector<std::vector<std::vector<std::size_t>>> shortest_;  // outlets, likewise
   Time level_ = 1;
   std::vector<Queue> queues_;
 };

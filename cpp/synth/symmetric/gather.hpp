@@ -1,4 +1,4 @@
-// The jobs of an all-gather, as symmetric.hpp describes them; a Clock runs them.
+// The parcels of an all-gather, as symmetric.hpp describes them; a Clock runs them.
 #pragma once
 
 #include <algorithm>
@@ -9,29 +9,29 @@
 #include <utility>
 #include <vector>
 
-#include "synth/symmetric/machines.hpp"
+#include "synth/symmetric/outlets.hpp"
 
 namespace tacos::symmetric {
 
 class Gather {
  public:
   // Piece k is at its source from released[k] on.
-  Gather(const Group& group, Clock& clock, std::vector<Time> released)
+  Gather(const AbelianGroup& group, Clock& clock, std::vector<Time> released)
       : clock_(clock),
-        machines_(clock.machines),
+        outlets_(clock.outlets),
         released_(std::move(released)),
         pieces_(static_cast<std::int32_t>(released_.size())),
         unreleased_(pieces_),
         items_(std::int64_t{group.order() - 1} * pieces_),
         open_(items_),
         state_(at(group.order()) * released_.size(), State::open),
-        first_(machines_.size()),
-        cursor_(machines_.size()),
-        visited_(machines_.size(), 0),
-        deferred_(machines_.size()) {
+        first_(outlets_.size()),
+        cursor_(outlets_.size()),
+        visited_(outlets_.size(), 0),
+        deferred_(outlets_.size()) {
     log_.reserve(state_.size());
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (machines_[m].port()) first_[m].assign(state_.size(), -1);
+    for (std::size_t m = 0; m < outlets_.size(); ++m) {
+      if (outlets_[m].port()) first_[m].assign(state_.size(), -1);
     }
     set_levels(group);
     for (std::int32_t k = 0; k < pieces_; ++k) promise({0, k}, released_[at(k)]);
@@ -79,12 +79,12 @@ class Gather {
   struct Cursor {
     std::size_t entry = 0, offset = 0;  // positions in the log, and among a port's offsets
   };
-  // One piece in a region: the NPUs that reach each other over faster machines alone.
+  // One piece in a region: the NPUs that reach each other over faster outlets alone.
   struct Region {
     std::int32_t open;
     Time arrival;  // the earliest that was promised
   };
-  // A class of equally slow machines, with the regions that all faster machines connect.
+  // A class of equally slow outlets, with the regions that all faster outlets connect.
   struct Level {
     Time time;
     std::vector<NodeId> lowest;     // NPU of each NPU's region
@@ -97,22 +97,22 @@ class Gather {
   State& state(const Item& item) { return state_[index(item)]; }
   const State& state(const Item& item) const { return state_[index(item)]; }
   const NodeId& first(std::size_t m, const Item& item) const {
-    return first_[m][index({machines_[m].line[at(item.v)], item.piece})];
+    return first_[m][index({outlets_[m].line[at(item.v)], item.piece})];
   }
   std::size_t region(const Level& level, const Item& item) const {
     return index({level.lowest[at(item.v)], item.piece});
   }
 
-  void set_levels(const Group& group) {
+  void set_levels(const AbelianGroup& group) {
     std::vector<Time> times;
-    for (const auto& machine : machines_) times.push_back(machine.time);
+    for (const auto& outlet : outlets_) times.push_back(outlet.time);
     std::sort(times.begin(), times.end());
     times.erase(std::unique(times.begin(), times.end()), times.end());
-    for (const auto& machine : machines_) {
-      const auto found = std::lower_bound(times.begin(), times.end(), machine.time);
+    for (const auto& outlet : outlets_) {
+      const auto found = std::lower_bound(times.begin(), times.end(), outlet.time);
       level_of_.push_back(static_cast<std::size_t>(found - times.begin()));
     }
-    // No machine is faster than those of the first level.
+    // No outlet is faster than those of the first level.
     for (std::size_t i = 1; i < times.size(); ++i) {
       Level level{times[i], regions_below(group, times[i]), {}};
       level.regions.assign(state_.size(), {0, kNever});
@@ -123,7 +123,7 @@ class Gather {
     }
   }
 
-  std::vector<NodeId> regions_below(const Group& group, Time time) const {
+  std::vector<NodeId> regions_below(const AbelianGroup& group, Time time) const {
     std::vector<NodeId> lowest(at(group.order()), -1), found;
     for (NodeId v = 0; v < group.order(); ++v) {
       if (lowest[at(v)] >= 0) continue;
@@ -132,9 +132,9 @@ class Gather {
       while (!found.empty()) {
         const NodeId u = found.back();
         found.pop_back();
-        for (const auto& machine : machines_) {
-          if (machine.time >= time) continue;
-          for (const auto& forth : machine.forth) {
+        for (const auto& outlet : outlets_) {
+          if (outlet.time >= time) continue;
+          for (const auto& forth : outlet.forth) {
             if (lowest[at(forth(u))] >= 0) continue;
             lowest[at(forth(u))] = v;
             found.push_back(forth(u));
@@ -148,9 +148,9 @@ class Gather {
   void reach(const Item& item) {
     state(item) = State::reached;
     log_.push_back(item);
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (!machines_[m].port()) continue;
-      auto& known = first_[m][index({machines_[m].line[at(item.v)], item.piece})];
+    for (std::size_t m = 0; m < outlets_.size(); ++m) {
+      if (!outlets_[m].port()) continue;
+      auto& known = first_[m][index({outlets_[m].line[at(item.v)], item.piece})];
       if (known < 0) known = item.v;
     }
   }
@@ -166,22 +166,22 @@ class Gather {
     }
   }
 
-  // Whether a machine could serve an item now, and from where.
+  // Whether an outlet could serve an item now, and from where.
   bool serves(std::size_t m, const Item& item) const {
-    if (machines_[m].port()) return first(m, item) >= 0;
-    return state({machines_[m].back(item.v), item.piece}) == State::reached;
+    if (outlets_[m].port()) return first(m, item) >= 0;
+    return state({outlets_[m].back(item.v), item.piece}) == State::reached;
   }
   NodeId source(std::size_t m, const Item& item) const {
-    return machines_[m].port() ? first(m, item) : machines_[m].back(item.v);
+    return outlets_[m].port() ? first(m, item) : outlets_[m].back(item.v);
   }
 
-  // Chooses an item for the machine and promises it. If all items that it could serve were promised to
-  // other machines at this moment, one of these may be able to take another item instead.
+  // Chooses an item for the outlet and promises it. If all items that it could serve were promised to
+  // other outlets at this moment, one of these may be able to take another item instead.
   std::optional<Item> pick(std::size_t m) {
     auto item = first_new(m);
     if (!item && level_of_[m] > 0) item = first_deferred(m);
     if (item) {
-      promise(*item, now_ + machines_[m].time + clock_.delay);
+      promise(*item, now_ + outlets_[m].time + clock_.delay);
       return item;
     }
     visited_[m] = visit_;
@@ -198,20 +198,20 @@ class Gather {
     return std::nullopt;
   }
 
-  // The first open item; for a slower machine, the first in a region that its piece has not entered.
+  // The first open item; for a slower outlet, the first in a region that its piece has not entered.
   // Other open items are deferred.
   std::optional<Item> first_new(std::size_t m) {
-    const auto& machine = machines_[m];
+    const auto& outlet = outlets_[m];
     auto& [entry, offset] = cursor_[m];
     while (entry < log_.size()) {
       const auto [u, piece] = log_[entry];
       // All NPUs of a line are served from the first of them that has the piece.
-      if (offset == machine.forth.size() || (machine.port() && first(m, log_[entry]) != u)) {
+      if (offset == outlet.forth.size() || (outlet.port() && first(m, log_[entry]) != u)) {
         ++entry;
         offset = 0;
         continue;
       }
-      const Item item{machine.forth[offset++](u), piece};
+      const Item item{outlet.forth[offset++](u), piece};
       if (state(item) != State::open) continue;
       if (level_of_[m] == 0) return item;
       const auto& level = levels_[level_of_[m] - 1];
@@ -236,14 +236,14 @@ class Gather {
     return std::nullopt;
   }
 
-  // Whether this machine can deliver the item before the faster machines have finished all that waits
+  // Whether this outlet can deliver the item before the faster outlets have finished all that waits
   // for them.
   bool worthwhile(std::size_t m, const Item& item) const {
     const auto& level = levels_[level_of_[m] - 1];
     const Time entered = level.regions[region(level, item)].arrival;
     std::int64_t served = 0;
-    for (std::size_t j = 0; j < machines_.size(); ++j) {
-      const auto& other = machines_[j];
+    for (std::size_t j = 0; j < outlets_.size(); ++j) {
+      const auto& other = outlets_[j];
       if (other.time >= level.time) continue;
       const Time from = std::max({now_, clock_.free[j], entered});
       const Time slack = now_ + level.time - 1 - other.time - from;
@@ -253,7 +253,7 @@ class Gather {
   }
 
   Clock& clock_;
-  const std::vector<Machine>& machines_;
+  const std::vector<Outlet>& outlets_;
   std::vector<Time> released_;
   std::int32_t pieces_, unreleased_;
   std::int64_t items_, open_;
@@ -263,10 +263,10 @@ class Gather {
   std::vector<std::vector<NodeId>>
       first_;  // per port and line: the first that has the piece, or -1
   std::vector<Cursor> cursor_;
-  std::vector<std::size_t> started_;  // machines, at this moment
+  std::vector<std::size_t> started_;  // outlets, at this moment
   std::vector<std::int64_t> visited_;
   std::int64_t visit_ = 0;
-  std::vector<std::size_t> level_of_;  // per machine: 0, or one more than its place in levels_
+  std::vector<std::size_t> level_of_;  // per outlet: 0, or one more than its place in levels_
   std::vector<Level> levels_;
   std::vector<std::deque<Item>> deferred_;
 };

@@ -1,4 +1,4 @@
-// The jobs of an all-gather along trees of shortest paths, as symmetric.hpp describes them; a Clock runs them.
+// The parcels of an all-gather along trees of shortest paths, as symmetric.hpp describes them; a Clock runs them.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "synth/symmetric/machines.hpp"
+#include "graph/best_first.hpp"
+#include "synth/symmetric/outlets.hpp"
 
 namespace tacos::symmetric {
 
 class ShortTrees {
  public:
   // Piece k is at its source from released[k] on.
-  ShortTrees(const Group& group, Clock& clock, std::vector<Time> released)
+  ShortTrees(const AbelianGroup& group, Clock& clock, std::vector<Time> released)
       : clock_(clock),
-        machines_(clock.machines),
+        outlets_(clock.outlets),
         released_(std::move(released)),
         pieces_(released_.size()),
         unreleased_(pieces_),
@@ -28,16 +29,15 @@ class ShortTrees {
         parent_(at(group.order()) * pieces_),
         by_(at(group.order()) * pieces_),
         is_released_(pieces_, 0),
-        ready_(machines_.size()),
-        by_move_(machines_.size()),
-        turn_(machines_.size()) {
+        ready_(outlets_.size()),
+        by_move_(outlets_.size()),
+        turn_(outlets_.size()) {
     std::iota(by_move_.begin(), by_move_.end(), 0);
-    std::stable_sort(by_move_.begin(), by_move_.end(), [&](std::size_t a, std::size_t b) {
-      return machines_[a].by < machines_[b].by;
-    });
+    std::stable_sort(by_move_.begin(), by_move_.end(),
+                     [&](std::size_t a, std::size_t b) { return outlets_[a].by < outlets_[b].by; });
     for (std::size_t i = 0; i < by_move_.size(); ++i) turn_[by_move_[i]] = i;
     find_ways(group);
-    choose_machines();
+    choose_outlets();
     find_tails();
   }
 
@@ -74,9 +74,9 @@ class ShortTrees {
   }
 
  private:
-  // A machine that brings chunks to an NPU, and the NPU that they come from.
+  // An outlet that brings chunks to an NPU, and the NPU that they come from.
   struct Way {
-    std::size_t machine;
+    std::size_t outlet;
     NodeId from;
   };
   // The item whose branch takes longest goes first; of equally long ones, the item with the most behind it.
@@ -88,32 +88,28 @@ class ShortTrees {
     }
   };
 
-  Time takes(std::size_t m) const { return machines_[m].time + clock_.delay; }
+  Time takes(std::size_t m) const { return outlets_[m].time + clock_.delay; }
 
   // Distances from NPU 0, and the last steps of all shortest paths.
-  void find_ways(const Group& group) {
+  void find_ways(const AbelianGroup& group) {
     distance_.assign(at(group.order()), kNever);
     ways_.resize(at(group.order()));
-    using Visit = std::pair<Time, NodeId>;
-    std::priority_queue<Visit, std::vector<Visit>, std::greater<>> visits;
-    distance_[0] = 0;
-    visits.emplace(0, 0);
-    while (!visits.empty()) {
-      const auto [distance, u] = visits.top();
-      visits.pop();
-      if (distance > distance_[at(u)]) continue;
-      order_.push_back(u);
+    BestFirst<Time, NoMark> search(group.order());
+    search.start(0, 0);
+    while (const auto u = search.next()) {
+      const Time distance = search.key(*u);
+      order_.push_back(*u);
+      distance_[at(*u)] = distance;
       for (const std::size_t m : by_move_) {
-        for (const auto& forth : machines_[m].forth) {
-          const NodeId v = forth(u);
+        for (const auto& forth : outlets_[m].forth) {
+          const NodeId v = forth(*u);
           const Time through = distance + takes(m);
-          if (through > distance_[at(v)]) continue;
-          if (through < distance_[at(v)]) {
+          if (search.offer(v, through)) {
             ways_[at(v)].clear();
-            distance_[at(v)] = through;
-            visits.emplace(through, v);
+          } else if (through != search.key(v)) {
+            continue;
           }
-          ways_[at(v)].push_back({m, u});
+          ways_[at(v)].push_back({m, *u});
         }
       }
     }
@@ -121,9 +117,9 @@ class ShortTrees {
   }
 
   // Chooses a way for every item. Items at the same distance are sent at about the same time, so
-  // the machines' loads are balanced distance by distance.
-  void choose_machines() {
-    std::vector<Time> load(machines_.size(), 0);
+  // the outlets' loads are balanced distance by distance.
+  void choose_outlets() {
+    std::vector<Time> load(outlets_.size(), 0);
     std::vector<std::size_t> level;
     for (std::size_t i = 1; i < order_.size();) {
       const Time distance = distance_[at(order_[i])];
@@ -139,62 +135,62 @@ class ShortTrees {
 
   void take(std::size_t item, const Way& way) {
     parent_[item] = at(way.from) * pieces_ + item % pieces_;
-    by_[item] = way.machine;
+    by_[item] = way.outlet;
   }
 
   void balance(std::vector<std::size_t>& level, std::vector<Time>& load) {
     std::stable_sort(level.begin(), level.end(),
                      [&](std::size_t a, std::size_t b) { return ways(a).size() < ways(b).size(); });
-    std::vector<std::vector<std::size_t>> taken(machines_.size());
+    std::vector<std::vector<std::size_t>> taken(outlets_.size());
     for (const auto item : level) {
-      // Ties go to other machines for each piece, so that the trees of the pieces differ.
+      // Ties go to other outlets for each piece, so that the trees of the pieces differ.
       const auto turn = [&](const Way& way) {
-        const auto count = machines_.size();
-        return (turn_[way.machine] + count - item % pieces_ % count) % count;
+        const auto count = outlets_.size();
+        return (turn_[way.outlet] + count - item % pieces_ % count) % count;
       };
       const auto& way =
           *std::min_element(ways(item).begin(), ways(item).end(), [&](const Way& a, const Way& b) {
-            return std::pair(load[a.machine], turn(a)) < std::pair(load[b.machine], turn(b));
+            return std::pair(load[a.outlet], turn(a)) < std::pair(load[b.outlet], turn(b));
           });
       take(item, way);
-      load[way.machine] += machines_[way.machine].period;
-      taken[way.machine].push_back(item);
+      load[way.outlet] += outlets_[way.outlet].period;
+      taken[way.outlet].push_back(item);
     }
     while (relieve(load, taken)) continue;
   }
 
-  // Moves an item from the machine with the highest load to another, which may pass one of its own on to a third, and so
+  // Moves an item from the outlet with the highest load to another, which may pass one of its own on to a third, and so
   // on; returns whether that was possible.
   bool relieve(std::vector<Time>& load, std::vector<std::vector<std::size_t>>& taken) {
     struct Step {
-      std::size_t machine, from,
-          position;  // the item at `position` of step `from`'s machine moves to `machine`
+      std::size_t outlet, from,
+          position;  // the item at `position` of step `from`'s outlet moves to `outlet`
       Way way;
     };
     const auto busiest =
         *std::max_element(by_move_.begin(), by_move_.end(),
                           [&](std::size_t a, std::size_t b) { return load[a] < load[b]; });
     std::vector<Step> steps{{busiest, 0, 0, {}}};
-    std::vector<std::uint8_t> seen(machines_.size(), 0);
+    std::vector<std::uint8_t> seen(outlets_.size(), 0);
     seen[busiest] = 1;
     for (std::size_t s = 0; s < steps.size(); ++s) {
-      const auto m = steps[s].machine;
-      if (load[m] + machines_[m].period < load[busiest]) {
-        load[busiest] -= machines_[busiest].period;
-        load[m] += machines_[m].period;
+      const auto m = steps[s].outlet;
+      if (load[m] + outlets_[m].period < load[busiest]) {
+        load[busiest] -= outlets_[busiest].period;
+        load[m] += outlets_[m].period;
         for (; s > 0; s = steps[s].from) {
-          auto& from = taken[steps[steps[s].from].machine];
+          auto& from = taken[steps[steps[s].from].outlet];
           const auto item = from[steps[s].position];
           from[steps[s].position] = from.back();
           from.pop_back();
           take(item, steps[s].way);
-          taken[steps[s].machine].push_back(item);
+          taken[steps[s].outlet].push_back(item);
         }
         return true;
       }
       for (std::size_t i = 0; i < taken[m].size(); ++i) {
         for (const auto& way : ways(taken[m][i])) {
-          if (!std::exchange(seen[way.machine], 1)) steps.push_back({way.machine, s, i, way});
+          if (!std::exchange(seen[way.outlet], 1)) steps.push_back({way.outlet, s, i, way});
         }
       }
     }
@@ -230,22 +226,22 @@ class ShortTrees {
   }
 
   Clock& clock_;
-  const std::vector<Machine>& machines_;
+  const std::vector<Outlet>& outlets_;
   std::vector<Time> released_;
   std::size_t pieces_, unreleased_, items_, open_;
   Time now_ = 0;
   std::vector<Time> distance_;  // of each NPU from NPU 0
   std::vector<std::vector<Way>> ways_;
   std::vector<NodeId> order_;  // NPUs by distance
-  // Of each item, which is a piece at an NPU: the item it comes from, the machine that brings it, the time until all behind it
+  // Of each item, which is a piece at an NPU: the item it comes from, the outlet that brings it, the time until all behind it
   // have the piece if nothing waits, and their number.
   std::vector<std::size_t> parent_, by_;
   std::vector<Time> tail_;
   std::vector<std::size_t> behind_;
   std::vector<std::size_t> child_begin_, child_;  // where the children of each item are listed
   std::vector<std::uint8_t> is_released_;
-  std::vector<std::priority_queue<Offer>> ready_;  // per machine
-  // Machines by their moves, and the place of each among them: the trees do not depend on the order of a network's links.
+  std::vector<std::priority_queue<Offer>> ready_;  // per outlet
+  // Outlets by their moves, and the place of each among them: the trees do not depend on the order of a network's links.
   std::vector<std::size_t> by_move_, turn_;
 };
 

@@ -8,7 +8,7 @@
 
 #include "synth/symmetric/all_to_all.hpp"
 #include "synth/symmetric/gather.hpp"
-#include "synth/symmetric/machines.hpp"
+#include "synth/symmetric/outlets.hpp"
 #include "synth/symmetric/short_trees.hpp"
 
 namespace tacos {
@@ -29,7 +29,7 @@ class Synthesis {
         collective_(std::move(collective)),
         progress_(progress),
         symmetry_(translations(*topology_)),
-        machines_(topology_, group_) {
+        outlets_(topology_, group_) {
     const auto& part = collective_->parts()[0];
     kind_ = part.kind;
     pieces_ = part.chunks;
@@ -66,10 +66,10 @@ class Synthesis {
     const auto rate = topology_->spec().reduce_bandwidth_Bps;
     const bool sums = rate > 0 && traits(kind_).reduces;
     const Time reducing = sums ? transmission_time(bytes_, rate) : 0;
-    machines_.set_times(bytes_, 1);
-    quantum_ = std::gcd(machines_.quantum(), reducing);
+    outlets_.set_times(bytes_, 1);
+    quantum_ = std::gcd(outlets_.quantum(), reducing);
     while (true) {
-      machines_.set_times(bytes_, quantum_);
+      outlets_.set_times(bytes_, quantum_);
       reduce_time_ = (reducing + quantum_ - 1) / quantum_ * quantum_;
       time_once();
       constexpr Time kMost = std::numeric_limits<std::uint32_t>::max();
@@ -81,9 +81,9 @@ class Synthesis {
   void time_once() {
     if (kind_ == CollectiveKind::all_to_all) {
       found_ = empty();
-      Clock clock{*topology_, machines_.all(), 0, at_once()};
-      AllToAll all_to_all_jobs(group_, clock, pieces_);
-      clock.run(all_to_all_jobs, 0, progress_);
+      Clock clock{*topology_, outlets_.all(), 0, at_once()};
+      AllToAll traffic(group_, clock, pieces_);
+      clock.run(traffic, 0, progress_);
       store_all_to_all(std::move(clock.sent));
       return;
     }
@@ -96,34 +96,34 @@ class Synthesis {
 
   bool small() const {
     std::int64_t moves = 0;
-    for (const auto& machine : machines_.all()) moves += std::ssize(machine.by);
+    for (const auto& outlet : outlets_.all()) moves += std::ssize(outlet.by);
     return std::int64_t{group_.order()} * pieces_ <= kMostPieces &&
            group_.order() * moves <= kMostMoves;
   }
 
   // Finds an all-gather, backwards or forwards or both.
-  template <typename Jobs>
+  template <typename Traffic>
   void time_gathers(const Progress& progress) {
     found_ = empty();
-    Clock clock{*topology_, machines_.all(), 0, at_once()};
+    Clock clock{*topology_, outlets_.all(), 0, at_once()};
     std::vector<Time> released(at(pieces_), 0);
     if (kind_ != CollectiveKind::all_gather) {
-      Clock backwards{*topology_, machines_.all(), reduce_time_, at_once()};
-      Jobs jobs(group_, backwards, released);
-      backwards.run(jobs, 0, reported_from(progress, 0));
+      Clock backwards{*topology_, outlets_.all(), reduce_time_, at_once()};
+      Traffic traffic(group_, backwards, released);
+      backwards.run(traffic, 0, reported_from(progress, 0));
       store_reversed(std::move(backwards.sent), released, clock.free);
     }
     if (kind_ != CollectiveKind::reduce_scatter) {
-      Jobs jobs(group_, clock, released);
-      clock.run(jobs, *std::min_element(released.begin(), released.end()),
+      Traffic traffic(group_, clock, released);
+      clock.run(traffic, *std::min_element(released.begin(), released.end()),
                 reported_from(progress, 0.5));
       store_gather(std::move(clock.sent));
     }
   }
 
-  std::vector<Time> at_once() const { return std::vector<Time>(machines_.all().size(), 0); }
+  std::vector<Time> at_once() const { return std::vector<Time>(outlets_.all().size(), 0); }
   Found empty() const {
-    const Lanes lanes(at(machines_.routes()->count()));
+    const Lanes lanes(at(outlets_.routes()->count()));
     return {lanes, lanes, 0};
   }
 
@@ -143,33 +143,33 @@ class Synthesis {
     }
   }
 
-  // An all-gather backwards in time. Sets when each piece is complete, and each machine free.
+  // An all-gather backwards in time. Sets when each piece is complete, and each outlet free.
   void store_reversed(Log log, std::vector<Time>& complete, std::vector<Time>& free) {
     Time end = 0;
     for (std::size_t m = 0; m < log.size(); ++m) {
-      const Time takes = machines_.all()[m].time + reduce_time_;
+      const Time takes = outlets_.all()[m].time + reduce_time_;
       if (!log[m].empty()) end = std::max(end, log[m].back().start + takes);
     }
     std::fill(complete.begin(), complete.end(), 0);
     for (std::size_t m = 0; m < log.size(); ++m) {
-      const auto& machine = machines_.all()[m];
+      const auto& outlet = outlets_.all()[m];
       const auto sent = std::exchange(log[m], {});
       for (auto i = sent.rbegin(); i != sent.rend(); ++i) {
-        const Time start = end - machine.time - reduce_time_ - i->start;
+        const Time start = end - outlet.time - reduce_time_ - i->start;
         store(found_.summed, m, group_.minus(i->to, i->from), position_[at(i->to)], i->piece,
               start);
         complete[at(i->piece)] = std::max(complete[at(i->piece)], end - i->start);
-        free[m] = start + machine.period;
+        free[m] = start + outlet.period;
       }
     }
   }
 
   void store_all_to_all(Log log) {
     for (std::size_t m = 0; m < log.size(); ++m) {
-      const auto& machine = machines_.all()[m];
+      const auto& outlet = outlets_.all()[m];
       for (const auto& [from, to, piece, start] : std::exchange(log[m], {})) {
         const NodeId left = group_.minus(to, from);
-        const NodeId by = machine.port() ? machine_axis_part(machine, left) : machine.by[0];
+        const NodeId by = outlet.port() ? outlet_axis_part(outlet, left) : outlet.by[0];
         const auto owner = std::int64_t{position_[at(group_.minus(0, from))]};
         store(found_.copied, m, by, owner * group_.order() + position_[at(left)], piece, start);
       }
@@ -177,24 +177,25 @@ class Synthesis {
   }
 
   // A port moves by all that is left in its dimension.
-  NodeId machine_axis_part(const Machine& machine, NodeId left) const {
+  NodeId outlet_axis_part(const Outlet& outlet, NodeId left) const {
     for (const auto& axis : group_.axes()) {
-      if (Group::digit(machine.by[0], axis) != 0) return Group::digit(left, axis) * axis.stride;
+      if (AbelianGroup::digit(outlet.by[0], axis) != 0)
+        return AbelianGroup::digit(left, axis) * axis.stride;
     }
     return 0;
   }
 
   void store(Lanes& lanes, std::size_t m, NodeId by, std::int64_t block, std::int32_t piece,
              Time start) {
-    const auto& machine = machines_.all()[m];
+    const auto& outlet = outlets_.all()[m];
     std::size_t which = 0;
-    if (machine.port()) {
-      const auto found = std::lower_bound(machine.by.begin(), machine.by.end(), by);
-      which = at(found - machine.by.begin());
+    if (outlet.port()) {
+      const auto found = std::lower_bound(outlet.by.begin(), outlet.by.end(), by);
+      which = at(found - outlet.by.begin());
     }
-    lanes[at(machine.routes[which])].push_back({static_cast<ChunkId>(block * pieces_ + piece),
-                                                static_cast<std::uint32_t>(start / quantum_)});
-    found_.last = std::max(found_.last, start + machine.time);  // no leg starts later
+    lanes[at(outlet.routes[which])].push_back({static_cast<ChunkId>(block * pieces_ + piece),
+                                               static_cast<std::uint32_t>(start / quantum_)});
+    found_.last = std::max(found_.last, start + outlet.time);  // no leg starts later
   }
 
   Schedule assemble(std::string provenance) {
@@ -204,8 +205,8 @@ class Synthesis {
     std::vector<ChunkId> chunks;
     std::vector<std::uint32_t> starts;
     const auto add = [&](Lanes& lanes, Op what) {
-      for (const auto& machine : machines_.all()) {
-        for (const RouteId r : machine.routes) {
+      for (const auto& outlet : outlets_.all()) {
+        for (const RouteId r : outlet.routes) {
           const auto rows = std::exchange(lanes[at(r)], {});
           if (rows.empty()) continue;
           lane_route.push_back(r);
@@ -213,7 +214,7 @@ class Synthesis {
           reads.push_back(static_cast<std::uint8_t>(Reads::acc));
           for (const auto& row : rows) chunks.push_back(row.chunk);
           std::uint32_t waited = 0;
-          for (const Time leg : machine.legs) {
+          for (const Time leg : outlet.legs) {
             for (const auto& row : rows) starts.push_back(row.start + waited);
             waited += static_cast<std::uint32_t>(leg / quantum_);
           }
@@ -226,17 +227,17 @@ class Synthesis {
     Transfers transfers{
         std::move(lane_route), std::move(op),     std::move(reads), std::move(lane_begin),
         std::move(chunks),     std::move(starts), quantum_};
-    return Schedule(collective_, machines_.routes(), std::move(transfers), std::move(symmetry_),
+    return Schedule(collective_, outlets_.routes(), std::move(transfers), std::move(symmetry_),
                     std::move(provenance));
   }
 
-  Group group_;
+  AbelianGroup group_;
   std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const Collective> collective_;
   const Progress& progress_;
   Symmetry symmetry_;
   std::vector<std::int32_t> position_;  // of each NPU in the collective's group
-  Machines machines_;
+  Outlets outlets_;
   CollectiveKind kind_;
   std::int32_t pieces_ = 0;
   std::int64_t bytes_ = 0;

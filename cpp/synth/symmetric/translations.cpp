@@ -3,14 +3,14 @@
 #include <span>
 #include <utility>
 
-#include "synth/symmetric/group.hpp"
+#include "synth/symmetric/abelian_group.hpp"
 #include "synth/symmetric/symmetric.hpp"
 
 namespace tacos {
 
 namespace {
 
-using symmetric::Group;
+using symmetric::AbelianGroup;
 using symmetric::Shift;
 
 std::vector<NodeId> sorted_sources(const Topology& topology, NodeId node) {
@@ -94,7 +94,7 @@ class Translation {
 }  // namespace
 
 Symmetry translations(const Topology& topology) {
-  const Group group(topology);
+  const AbelianGroup group(topology);
   const auto nodes = at(topology.nodes()), links = at(topology.links());
   Symmetry symmetry;
   std::vector<NodeId> node_image;

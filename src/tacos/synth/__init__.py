@@ -9,18 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tacos._support.deferred import Records
 from tacos.errors import nearest
-from tacos.synth import (
-    balanced,
-    baselines,
-    exchange,
-    forest,
-    greedy,
-    hubs,
-    milp,
-    steiner,
-    symmetric,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -28,26 +18,40 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Topology
     from tacos.synth.engine import Engine
 
-__all__ = ["BASELINES", "ENGINES", "applicable", "check_options", "obstacle", "references"]
+__all__ = ["ENGINES", "applicable", "check_options", "obstacle", "references"]
 
-ENGINES: dict[str, Engine] = {
-    record.name: record
-    for record in (
-        symmetric.ENGINE,
-        balanced.ENGINE,
-        forest.ENGINE,
-        greedy.ENGINE,
-        steiner.ENGINE,
-        exchange.ENGINE,
-        hubs.ENGINE,
-        milp.ENGINE,
-        *baselines.RECORDS,
-    )
-}
-"""All engines by name, in the order in which they are listed."""
-
-BASELINES: dict[str, Engine] = {name: one for name, one in ENGINES.items() if one.baseline}
-"""The engines that are known algorithms."""
+ENGINES: Records[Engine] = Records(
+    {
+        name: f"tacos.synth.{record}"
+        for name, record in {
+            "symmetric": "symmetric.ENGINE",
+            "balanced": "balanced.ENGINE",
+            "forest": "forest.ENGINE",
+            "greedy": "greedy.ENGINE",
+            "steiner": "steiner.ENGINE",
+            "exchange": "exchange.ENGINE",
+            "leaders": "leaders.ENGINE",
+            "milp": "milp.ENGINE",
+            "nccl": "baselines.nccl.NCCL",
+            "ring": "baselines.rings.RING",
+            "bidirectional-ring": "baselines.rings.BIDIRECTIONAL_RING",
+            "direct": "baselines.direct.DIRECT",
+            "one-shot": "baselines.direct.ONE_SHOT",
+            "halving-doubling": "baselines.doubling.HALVING_DOUBLING",
+            "double-binary-tree": "baselines.trees.DOUBLE_BINARY_TREE",
+            "c-cube": "baselines.trees.C_CUBE",
+            "bruck": "baselines.doubling.BRUCK",
+            "2d-ring": "baselines.grids.TWO_D_RING",
+            "hierarchical": "baselines.grids.HIERARCHICAL",
+            "swing": "baselines.grids.SWING",
+            "themis": "baselines.themis.THEMIS",
+            "multitree": "baselines.multitree.MULTITREE",
+            "parameter-server": "baselines.servers.PARAMETER_SERVER",
+            "in-network": "baselines.in_network.IN_NETWORK",
+        }.items()
+    }
+)
+"""All engines by name, in the order in which they are listed; an engine's module is imported when the engine is used."""
 
 
 def applicable(topology: Topology, collective: Collective) -> list[str]:

@@ -6,17 +6,21 @@ comparisons, the command and the tests read the records, so a new engine needs n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from tacos.synth.estimates import per_transfer
 
 if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
+    from tacos.nodes import Node
+    from tacos.synth.baselines.nccl.parameters import Generation
+    from tacos.synth.requirements import Dims
+    from tacos.units import Quantity
 
-__all__ = ["Engine", "Exact"]
+__all__ = ["Engine", "Exact", "Options"]
 
 ChunkCounts: TypeAlias = Callable[
     ["Topology", "Collective", tuple[int, ...], dict[str, Any]], Iterable[int]
@@ -29,6 +33,29 @@ _FROM_THE_SEARCH = (
 """Keywords that a search fills in for the engines that have them."""
 _HIDDEN = ("progress", "within", "memory", "most_transfers")
 """Keywords that callers of :func:`tacos.search.synthesis.synthesize` cannot pass."""
+
+
+class Options(TypedDict, total=False):
+    """The options of all engines, as :func:`tacos.search.synthesis.synthesize` takes them; each engine has some of them."""
+
+    algorithm: str | None
+    channels: int | None
+    columns: int
+    dims: Dims | None
+    dtype: str
+    epoch: Quantity | None
+    generation: str | Generation | None
+    mtu: int
+    nodes: int | None
+    order: str | Sequence[Node] | None
+    pool: int
+    protocol: str | None
+    roots: Sequence[Node] | None
+    scheduling: str
+    servers: int | Sequence[Node]
+    symmetry: bool
+    threads: int
+    trials: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +159,11 @@ class Engine:
     nccl_names: Mapping[str, str] = field(default_factory=dict)
     blind_options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, topology: Topology, collective: Collective, **options: Any) -> Schedule:
+    def __call__(self, topology: Topology, collective: Collective, **options: object) -> Schedule:
         """Return a schedule; the arguments are those of `solve`."""
         return self.solve(topology, collective, **options).with_facts(engine=self.name)
 
-    def check(self, topology: Topology, collective: Collective, **options: Any) -> None:
+    def check(self, topology: Topology, collective: Collective, **options: object) -> None:
         """Refuse a problem that the engine cannot solve; `obstacle` receives those options that it takes.
 
         Raises:

@@ -7,8 +7,8 @@ single digit. If that sends too many bytes, the first stages scatter instead (ea
 buffer) and gather the results at the end, as in halving-doubling. A reduce-scatter is the first half of an all-reduce
 in which all stages scatter; an all-gather is the second.
 
-Every factorization of the number of members, and every number of scattering stages, is a plan. Its time is estimated from the
-latencies and loads of the fastest routes, and the best plans are timed. Digits follow the ranks, which usually number boxes
+Every factorization of the number of members, and every number of scattering stages, is a staging. Its time is estimated from the
+latencies and loads of the fastest routes, and the best stagings are timed. Digits follow the ranks, which usually number boxes
 one after the other. Blocks of members are reversed if that brings partners closer, so that a ring of four takes two stages of
 one hop each, as in Swing (De Sensi et al., 2024). Every chunk is summed in one order: the members of a group add up the same sums.
 """
@@ -42,23 +42,23 @@ __all__ = ["ENGINE", "exchange"]
 
 _MOST_MEMBERS = 144
 _FEW_TRANSFERS, _MOST_TRANSFERS, _MANY = 100_000, 400_000, 64
-"""Largest number of transfers of a plan with one chunk, for up to `_MANY` members and for more. Beyond it, synthesis
+"""Largest number of transfers of a staging with one chunk, for up to `_MANY` members and for more. Beyond it, synthesis
 takes too long for collectives of few bytes."""
 _MOST_BYTES = 1_000_000
 """Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
-"""Number of plans that are timed, and of those that are timed again with other chunk counts."""
+"""Number of stagings that are timed, and of those that are timed again with other chunk counts."""
 _PLANNING_US = 40.0
-"""Microseconds per pair of members to estimate all plans, for up to 32 members (measured)."""
+"""Microseconds per pair of members to estimate all stagings, for up to 32 members (measured)."""
 _MOST_ORDERED = 32
 """Most members for which more than one order is considered."""
 _MOST_CUT = 40_000
-"""Largest number of transfers of a plan with several chunks; with more, messages are too short to gain by cutting (chosen)."""
+"""Largest number of transfers of a staging with several chunks; with more, messages are too short to gain by cutting (chosen)."""
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """A plan: the groups of each stage, and which stages scatter.
+class _Staging:
+    """The groups of each stage, and which stages scatter.
 
     Attributes:
         digits: Size of the groups, stage by stage.
@@ -86,7 +86,7 @@ def exchange(
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 144 NPUs.
-        most_transfers: The largest number of transfers of a plan with one chunk for each member.
+        most_transfers: The largest number of transfers of a staging with one chunk for each member.
         memory: Plans made before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -100,17 +100,17 @@ def exchange(
     resolved = collective if collective.resolved else collective.with_chunks(1)
     (part,) = resolved.parts
     known = {} if memory is None else memory
-    if "plans" not in known:
-        known["plans"] = _best_plans(topology, part, most_transfers)
-    found: list[tuple[Schedule, _Plan]] = []
+    if "stagings" not in known:
+        known["stagings"] = _best_stagings(topology, part, most_transfers)
+    found: list[tuple[Schedule, _Staging]] = []
     refused = None
-    for plan in known["plans"]:
+    for staging in known["stagings"]:
         provenance = {
             "engine": ENGINE.name,
-            "stages": list(plan.digits),
-            "scattered": plan.scattered,
+            "stages": list(staging.digits),
+            "scattered": staging.scattered,
         }
-        moves = cut([_one_piece(plan, part.kind)], part.chunks).between(part.group)
+        moves = cut([_one_piece(staging, part.kind)], part.chunks).between(part.group)
         try:
             schedule = to_schedule(
                 topology,
@@ -118,16 +118,16 @@ def exchange(
                 [moves],
                 provenance=provenance,
                 progress=progress,
-                links=plan.ways.links,
+                links=staging.ways.links,
             )
         except InfeasibleError as error:  # a sum would arrive where another has not been sent yet
             refused = error
         else:
-            found.append((schedule, plan))
+            found.append((schedule, staging))
     if not found and refused:
         raise refused
     found.sort(key=lambda one: one[0].time_ps)
-    known["plans"] = [plan for _, plan in found[:_KEPT]]
+    known["stagings"] = [staging for _, staging in found[:_KEPT]]
     return found[0][0]
 
 
@@ -198,16 +198,16 @@ class _Ways:
         return np.bincount(used, minlength=self.topology.links).astype(float)
 
 
-def _best_plans(topology: Topology, part: CollectivePart, most: int) -> list[_Plan]:
-    """Return the plans with the lowest estimated time: a latency per stage, and the load of the busiest link.
+def _best_stagings(topology: Topology, part: CollectivePart, most: int) -> list[_Staging]:
+    """Return the stagings with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
-    The last plan only scatters and gathers, so that no sum can arrive too early.
+    The last staging only scatters and gathers, so that no sum can arrive too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
     most = min(most, _FEW_TRANSFERS if n <= _MANY else _MOST_TRANSFERS)
     # Plans with equal costs are nearly the same.
-    found: dict[tuple[float, float], _Plan] = {}
-    scattering: dict[tuple[float, float], _Plan] = {}
+    found: dict[tuple[float, float], _Staging] = {}
+    scattering: dict[tuple[float, float], _Staging] = {}
     for bytes_ in dict.fromkeys((size, size // n)):
         ways = _Ways(topology, part.group, bytes_)
         for order in _orders(n):
@@ -216,13 +216,13 @@ def _best_plans(topology: Topology, part: CollectivePart, most: int) -> list[_Pl
                 costs = _stage_costs(digits, members, ways)
                 for scattered in range(0 if both else len(digits), len(digits) + 1):
                     cost = _cost_ps(costs, digits, scattered, size, 2 if both else 1)
-                    plan = _Plan(digits, scattered, members, ways)
+                    staging = _Staging(digits, scattered, members, ways)
                     if _transfers(digits, scattered) <= most:
-                        found.setdefault(cost, plan)
-                scattering.setdefault(cost, plan)
+                        found.setdefault(cost, staging)
+                scattering.setdefault(cost, staging)
     timed = _TIMED if n <= _MOST_ORDERED else _KEPT
     best = [found[cost] for cost in sorted(found, key=sum)[:timed]]
-    if all(plan.scattered < len(plan.digits) for plan in best):
+    if all(staging.scattered < len(staging.digits) for staging in best):
         best.append(scattering[min(scattering, key=sum)])
     return best
 
@@ -308,7 +308,7 @@ def _cost_ps(
     size: int,
     times: int,
 ) -> tuple[float, float]:
-    """Return a plan's latencies, and how long its busiest link is busy; scattered data move `times` times."""
+    """Return a staging's latencies, and how long its busiest link is busy; scattered data move `times` times."""
     latency, left, load = 0.0, float(size), np.zeros_like(costs[0][1])
     for stage, (longest, per_byte) in enumerate(costs):
         scatters = stage < scattered
@@ -318,17 +318,17 @@ def _cost_ps(
     return latency, float(load.max()) * 1e12
 
 
-def _one_piece(plan: _Plan, kind: str) -> Moves:
+def _one_piece(staging: _Staging, kind: str) -> Moves:
     """Return the moves of one chunk per member's block, between members by number."""
-    place, n = plan.members, len(plan.members)
-    strides = np.cumprod([1, *plan.digits]).tolist()
+    place, n = staging.members, len(staging.members)
+    strides = np.cumprod([1, *staging.digits]).tolist()
     index = np.arange(n)
     home = np.empty(n, np.int64)
     home[place] = index  # the place of every block's member
     parts = []
 
     def digit(where: NDArray[Any], stage: int) -> NDArray[Any]:
-        found: NDArray[Any] = where // strides[stage] % plan.digits[stage]
+        found: NDArray[Any] = where // strides[stage] % staging.digits[stage]
         return found
 
     def add(
@@ -351,7 +351,7 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
     alike = np.ones(len(block), bool)  # members that still take part in a block's sum
     step = 0
     hand_out = []
-    for stage in range(plan.scattered):
+    for stage in range(staging.scattered):
         wanted, own = digit(home[block], stage), digit(where, stage)
         gives = alike & (own != wanted)
         target = where + (wanted - own) * strides[stage]
@@ -361,14 +361,14 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
             step += 1
         hand_out.append((target[gives], where[gives], block[gives]))
         alike = alike & (own == wanted)
-    stages = list(range(plan.scattered, len(plan.digits)))
+    stages = list(range(staging.scattered, len(staging.digits)))
     block, where = block[alike], where[alike]
     for turn in range(len(stages)):
         for first in range(len(stages)):
             # Blocks start with different stages in turn, so that the links of all stages are in use.
             stage = stages[(first + turn) % len(stages)]
             mine = block % len(stages) == first
-            size = plan.digits[stage]
+            size = staging.digits[stage]
             for ahead in range(1, size):
                 own = digit(where[mine], stage)
                 partner = where[mine] + ((own + ahead) % size - own) * strides[stage]
@@ -384,17 +384,17 @@ def _one_piece(plan: _Plan, kind: str) -> Moves:
 def _chunk_counts(
     _topology: Topology, _collective: Collective, counts: tuple[int, ...], memory: dict[str, Any]
 ) -> Iterator[int]:
-    """Yield the chunk counts, as long as the plans that are left have few transfers."""
+    """Yield the chunk counts, as long as the stagings that are left have few transfers."""
     for chunks in counts:
-        if chunks > 1 and "plans" in memory:
+        if chunks > 1 and "stagings" in memory:
             few = [
                 p
-                for p in memory["plans"]
+                for p in memory["stagings"]
                 if _transfers(p.digits, p.scattered) * chunks <= _MOST_CUT
             ]
             if not few:
                 return
-            memory["plans"] = few
+            memory["stagings"] = few
         yield chunks
 
 

@@ -21,22 +21,24 @@ Columns are int32 where that is enough: a ring of 4,096 NPUs has 16.8 million mo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacos._core import Collective
 from tacos.errors import TacosError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from tacos._core import CollectivePart, Schedule, Topology
     from tacos.synth.engine import Engine
+
+    Ints = NDArray[np.int32]
 
 __all__ = [
     "BlockTrees",
@@ -49,8 +51,6 @@ __all__ = [
     "named_part",
     "to_schedule",
 ]
-
-Ints = NDArray[np.int32]
 
 
 _BYTES_PER_MOVE = 120  # for moves and their timing (measured)
@@ -168,7 +168,7 @@ class Moves:
         return replace(self.only(moves[order]), chunk=chunk[order])
 
 
-BlockTrees = Callable[[Ints, bool], Moves]
+BlockTrees: TypeAlias = "Callable[[Ints, bool], Moves]"
 """An all-gather algorithm over places 0 … n-1: ``trees(homes, inward)`` returns the tree along which the block
 at each home spreads to all places, as moves of chunk i for home i. `inward` trees will be reversed, which matters
 to a ring in one direction."""
@@ -300,7 +300,7 @@ def by_parts(
     collective: Collective,
     moves: Callable[[CollectivePart], Moves],
     progress: Callable[[float], object] | None,
-    **options: Any,
+    **options: object,
 ) -> Schedule:
     """Check that an engine applies, then build its schedule from the moves of each part.
 

@@ -31,36 +31,3 @@ that is left open becomes 1; the caller may search for a better one.
 """
 
 from __future__ import annotations
-
-from tacos.synth.baselines.direct import DIRECT, ONE_SHOT
-from tacos.synth.baselines.doubling import BRUCK, HALVING_DOUBLING
-from tacos.synth.baselines.grids import HIERARCHICAL, SWING, TWO_D_RING
-from tacos.synth.baselines.in_network import IN_NETWORK
-from tacos.synth.baselines.multitree import MULTITREE
-from tacos.synth.baselines.nccl import NCCL
-from tacos.synth.baselines.rings import BIDIRECTIONAL_RING, RING
-from tacos.synth.baselines.servers import PARAMETER_SERVER
-from tacos.synth.baselines.themis import THEMIS
-from tacos.synth.baselines.trees import C_CUBE, DOUBLE_BINARY_TREE
-
-__all__ = ["RECORDS"]
-
-RECORDS = (
-    NCCL,
-    RING,
-    BIDIRECTIONAL_RING,
-    DIRECT,
-    ONE_SHOT,
-    HALVING_DOUBLING,
-    DOUBLE_BINARY_TREE,
-    C_CUBE,
-    BRUCK,
-    TWO_D_RING,
-    HIERARCHICAL,
-    SWING,
-    THEMIS,
-    MULTITREE,
-    PARAMETER_SERVER,
-    IN_NETWORK,
-)
-"""The records of all baselines, in the order in which they are listed."""

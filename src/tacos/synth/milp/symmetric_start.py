@@ -1,6 +1,6 @@
 """A first schedule that has a sketch's symmetry, where the integer program may not find one in time.
 
-Each orbit of chunks has one leader, whose tree is grown by earliest arrival. A hop costs its delay plus the load of its
+Each orbit of chunks has one representative, whose tree is grown by earliest arrival. A hop costs its delay plus the load of its
 links, and the images of a hop load their links equally. All images of a transfer are adjacent in the order that is then
 timed. Only the identity fixes an NPU, so no hop shares a link with its images. A link and its image therefore serve
 images of the same transfers in the same order, and the times are symmetric too.
@@ -51,11 +51,11 @@ def symmetric_start(
     3e-06
     """
     hops = problem.hops
-    leader = orbits.pair_chunk * len(hops) + orbits.pair_hop
-    if np.count_nonzero(orbits.pair_leads) * orbits.order != leader.size:
+    representative = orbits.pair_chunk * len(hops) + orbits.pair_hop
+    if np.count_nonzero(orbits.pair_leads) * orbits.order != representative.size:
         return None
-    by_leader = np.argsort(leader, axis=None, kind="stable")
-    sorted_leader = leader.ravel()[by_leader]
+    by_representative = np.argsort(representative, axis=None, kind="stable")
+    sorted_representative = representative.ravel()[by_representative]
     links = [hops.links(hop) for hop in range(len(hops))]
     leaving = [np.flatnonzero(hops.src == npu).tolist() for npu in range(problem.npus)]
     load = np.zeros(topology.links)
@@ -63,8 +63,8 @@ def symmetric_start(
     for chunk in np.flatnonzero(orbits.pair_leads.all(axis=1)).tolist():
 
         def carry(hop: int, chunk: int = chunk) -> None:
-            first = int(np.searchsorted(sorted_leader, chunk * len(hops) + hop))
-            for pair in by_leader[first : first + orbits.order].tolist():
+            first = int(np.searchsorted(sorted_representative, chunk * len(hops) + hop))
+            for pair in by_representative[first : first + orbits.order].tolist():
                 load[links[pair % len(hops)]] += float(problem.delay[problem.kind[chunk], hop])
 
         tree = _tree(problem, chunk, leaving, links, load, carry)
@@ -77,7 +77,7 @@ def symmetric_start(
         for hop in tree:
             found.append((-below.get(int(hops.dst[hop]), 0), len(found), chunk, hop))
     found.sort()
-    return _timed(topology, collective, problem, leader, [pair[2:] for pair in found])
+    return _timed(topology, collective, problem, representative, [pair[2:] for pair in found])
 
 
 def _tree(
@@ -132,14 +132,14 @@ def _timed(
     topology: Topology,
     collective: Collective,
     problem: Problem,
-    leader: Ints,
+    representative: Ints,
     leads: list[tuple[int, int]],
 ) -> Schedule:
     """Time all images of the pairs (chunk, hop) as early as possible; the images of a pair are adjacent."""
     width = len(problem.hops)
-    place = np.full(leader.size, -1)
+    place = np.full(representative.size, -1)
     place[[chunk * width + hop for chunk, hop in leads]] = np.arange(len(leads))
-    rank = place[leader.ravel()]
+    rank = place[representative.ravel()]
     pairs = np.flatnonzero(rank >= 0)
     pairs = pairs[np.argsort(rank[pairs], kind="stable")]
     chunk, hop = pairs // width, pairs % width

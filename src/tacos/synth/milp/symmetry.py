@@ -282,13 +282,13 @@ def _group(generators: Sequence[Ints], most: int = 10**6) -> list[Ints]:
 
 def _leaders(count: int, maps: Sequence[Ints]) -> Ints:
     """Return the smallest member of each element's orbit."""
-    leader = np.arange(count)
+    representative = np.arange(count)
     while True:
-        before = leader.copy()
+        before = representative.copy()
         for image in maps:
             target = image.ravel()
-            low = np.minimum(leader, leader[target])
-            leader = low
-            np.minimum.at(leader, target, low)
-        if np.array_equal(leader, before):
-            return leader
+            low = np.minimum(representative, representative[target])
+            representative = low
+            np.minimum.at(representative, target, low)
+        if np.array_equal(representative, before):
+            return representative

@@ -20,8 +20,9 @@ from tacos.synth import estimates
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.direct import DIRECT
 from tacos.synth.baselines.nccl.channels import network_of
+from tacos.synth.baselines.nccl.group import Group
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
-from tacos.synth.baselines.nccl.tuner import Group, choose, generation_named
+from tacos.synth.baselines.nccl.tuner import choose, generation_named
 from tacos.synth.engine import Engine
 from tacos.synth.moves import listed, named_part, to_schedule
 

@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacos.schedule import routes
 from tacos.synth.baselines.block_trees import double_tree_parents
@@ -28,15 +27,17 @@ from tacos.synth.baselines.ring_order import ring_order
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from tacos._core import Topology
     from tacos.synth.baselines.nccl.boxes import Layout
+
+    Speeds = NDArray[np.int64] | NDArray[np.float64]
 
 __all__ = ["Chain", "Network", "chains", "network_of", "rings", "tree_parents"]
 
 Chain = tuple[int, ...]
 """NPUs in the order in which a chain or a ring visits them."""
-
-Speeds = NDArray[np.int64] | NDArray[np.float64]
 
 _LARGEST_SEARCH = 72
 """Largest number of NPUs of a box whose links are searched for rings: one NVLink domain (chosen)."""

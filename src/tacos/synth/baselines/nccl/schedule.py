@@ -10,7 +10,7 @@ import numpy as np
 from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import tree_parents
-from tacos.synth.baselines.nccl.hubs import hub_tree
+from tacos.synth.baselines.nccl.sharp import switch_tree
 from tacos.synth.moves import Moves, check_memory, concatenate, named_part
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
-    from tacos.synth.baselines.nccl.tuner import Group
+    from tacos.synth.baselines.nccl.group import Group
     from tacos.synth.moves import BlockTrees, Ints
 
     Progress = Callable[[float], object] | None
@@ -34,7 +34,7 @@ def ring_moves(
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> from tacos.synth.baselines.nccl.group import Group
     >>> topo = tacos.topology.dgx_a100(2)
     >>> part = tacos.collective.all_gather(topo, "1MB", chunks=8).parts[0]
     >>> ring_moves(Group(Network(topo), part), part, None).steps
@@ -50,7 +50,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> from tacos.synth.baselines.nccl.group import Group
     >>> topo = tacos.topology.dgx_a100(2)
     >>> part = tacos.collective.all_reduce(topo, "1MB", chunks=1).parts[0]
     >>> tree_moves(Group(Network(topo), part), part, None).steps      # 8 up, 8 down
@@ -104,28 +104,28 @@ class _Transfers:
     A row is a transfer: kind and links of its route, step, and op.
     """
 
-    def __init__(self, group: Group, *, hubs: bool) -> None:
-        self.group, self.hubs, self.step = group, hubs, 0
+    def __init__(self, group: Group, *, switches: bool) -> None:
+        self.group, self.switches, self.step = group, switches, 0
         self.rows: list[tuple[tuple[str, tuple[int, ...]], int, int]] = []
 
     def path(self, a: int, b: int, op: int) -> None:
         """Add a transfer from a to b."""
         self.rows.append((("path", self.group.network.route(a, b)), self.step, op))
 
-    def tree(self, root: int, hub: int, ends: Iterable[int], op: int) -> None:
+    def tree(self, root: int, switch: int, ends: Iterable[int], op: int) -> None:
         """Add a transfer from the ends to the root, summed on the way, or from the root to the ends."""
         others = [end for end in ends if end != root]
         if others:
             sums = op == REDUCE
-            links = hub_tree(self.group.network, root, hub, others, sums=sums)
+            links = switch_tree(self.group.network, root, switch, others, sums=sums)
             self.rows.append((("reduce" if sums else "multicast", links), self.step, op))
 
     def in_boxes(self, heads: list[int], op: int, turn: int) -> None:
         """Add the sums of boxes to their heads, or the results from the heads to their boxes."""
         for b, (box, head) in enumerate(zip(self.group.layout.boxes, heads, strict=True)):
-            hubs = self.group.box_hubs[b] if self.hubs else []
-            if hubs:
-                self.tree(head, hubs[turn % len(hubs)], box, op)
+            switches = self.group.box_switches[b] if self.switches else []
+            if switches:
+                self.tree(head, switches[turn % len(switches)], box, op)
                 continue
             for member in box:
                 if member != head:
@@ -142,9 +142,9 @@ class _Transfers:
                 self.path(*(ends if op == REDUCE else ends[::-1]), op)
             self.step += 1
 
-    def over_hub(self, heads: list[int], hub: int, root: int, op: int) -> None:
+    def over_switch(self, heads: list[int], switch: int, root: int, op: int) -> None:
         """Add the sums of boxes to one head through a switch of the network, or the results from it."""
-        self.tree(root, hub, heads, op)
+        self.tree(root, switch, heads, op)
         self.step += 1
 
 
@@ -172,7 +172,7 @@ def through_switches(
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> from tacos.synth.baselines.nccl.tuner import Group
+    >>> from tacos.synth.baselines.nccl.group import Group
     >>> topo = tacos.topology.dgx_h100(nvls=True)
     >>> coll = tacos.collective.all_reduce(topo, "1MB", chunks=1)
     >>> chosen = [(Group(Network(topo), coll.parts[0]), "nvls")]
@@ -225,16 +225,16 @@ def _by_chunk(
     if group.n == 1:
         return
     if group.boxes == 1:
-        box, hubs = group.layout.boxes[0], group.box_hubs[0][:most]
+        box, switches = group.layout.boxes[0], group.box_switches[0][:most]
         for block, owner in enumerate(part.group.tolist()):
-            for k, hub in enumerate(hubs):
-                moves = _Transfers(group, hubs=True)
+            for k, switch in enumerate(switches):
+                moves = _Transfers(group, switches=True)
                 if part.kind != "all_gather":
-                    moves.tree(owner, hub, box, REDUCE)
+                    moves.tree(owner, switch, box, REDUCE)
                     moves.step += 1
                 if part.kind != "reduce_scatter":
-                    moves.tree(owner, hub, box, COPY)
-                yield moves, chunk[(chunk // part.chunks == block) & (chunk % len(hubs) == k)]
+                    moves.tree(owner, switch, box, COPY)
+                yield moves, chunk[(chunk // part.chunks == block) & (chunk % len(switches) == k)]
         return
     rails = group.layout.rails if most is None else min(most, group.layout.rails)
     trees = block_trees.double_tree_parents(group.boxes)
@@ -242,12 +242,12 @@ def _by_chunk(
     for rail in range(rails):
         heads = [nics[rail][0] for nics in group.layout.nics]
         for turn in range(ways_on):
-            moves = _Transfers(group, hubs=algorithm != "collnet")
+            moves = _Transfers(group, switches=algorithm != "collnet")
             moves.in_boxes(heads, REDUCE, rail)
             for op in (REDUCE, COPY):
                 if algorithm == "nvls-tree":
                     moves.over_tree(heads, trees[turn], op)
                 else:
-                    moves.over_hub(heads, group.rail_hubs[rail], heads[turn], op)
+                    moves.over_switch(heads, group.rail_switches[rail], heads[turn], op)
             moves.in_boxes(heads, COPY, rail)
             yield moves, chunk[(chunk % rails == rail) & (chunk // rails % ways_on == turn)]

@@ -20,7 +20,6 @@ user-registered buffers are not modelled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +27,8 @@ import numpy as np
 from tacos.collective import kind_of
 from tacos.schedule import routes
 from tacos.synth.baselines.nccl import parameters as p
-from tacos.synth.baselines.nccl.boxes import layout
-from tacos.synth.baselines.nccl.channels import chains, network_of, rings
-from tacos.synth.baselines.nccl.hubs import box_hubs, rail_hubs
+from tacos.synth.baselines.nccl.channels import network_of
+from tacos.synth.baselines.nccl.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +36,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Topology
-    from tacos.synth.baselines.nccl.boxes import Layout
-    from tacos.synth.baselines.nccl.channels import Chain, Network
     from tacos.synth.baselines.nccl.parameters import Generation
 
-__all__ = ["ALGORITHMS", "Candidate", "Estimate", "Group", "choose", "estimate", "generation_named"]
+__all__ = ["ALGORITHMS", "Candidate", "Estimate", "choose", "estimate", "generation_named"]
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
 """NCCL's algorithms; all-to-all, gather, scatter and send-receive are always direct."""
@@ -173,157 +169,6 @@ def generation_named(generation: str | Generation | None) -> Generation | None:
     return generation
 
 
-class Group:
-    """A collective's group on a network: its boxes, channels and their bandwidths, found when they are needed."""
-
-    def __init__(
-        self, network: Network, part: CollectivePart, generation: Generation | None = None
-    ) -> None:
-        if kind_of(part).listed and part.kind != "send_recv":
-            raise ValueError(f"nccl needs a collective that NCCL has, not {part.label}")
-        self.network, self.part = network, part
-        members = part.group
-        if part.kind == "send_recv":
-            members = np.unique(np.concatenate([part.inputs, part.outputs])).astype(np.int32)
-        self.layout: Layout = layout(network.topology, members)
-        self.given = generation
-
-    def of(self, part: CollectivePart) -> Group:
-        """Return the group for a part that differs only in its chunks."""
-        self.part = part
-        return self
-
-    @property
-    def n(self) -> int:
-        """Number of members."""
-        return self.layout.ranks
-
-    @property
-    def boxes(self) -> int:
-        """Number of boxes."""
-        return len(self.layout.boxes)
-
-    @property
-    def per_box(self) -> float:
-        """Members of a box, on average."""
-        return self.n / self.boxes
-
-    @property
-    def bucket(self) -> int:
-        """Index into triples: one box, two, or more."""
-        return min(self.boxes, 3) - 1
-
-    @cached_property
-    def rings(self) -> list[Chain]:
-        """The rings, all different."""
-        return rings(self.network, self.layout)
-
-    @cached_property
-    def chains(self) -> list[list[Chain]]:
-        """For each channel and box, the chain of a tree."""
-        return chains(self.network, self.layout)
-
-    @cached_property
-    def box_hubs(self) -> list[list[int]]:
-        """For each box, the switches that can sum and multicast for all its members."""
-        return [box_hubs(self.network, box) for box in self.layout.boxes]
-
-    @cached_property
-    def rail_hubs(self) -> list[int]:
-        """For each rail, a switch between boxes that can sum and multicast; empty if a rail has none."""
-        return rail_hubs(self.network, self.layout)
-
-    @property
-    def nvls(self) -> bool:
-        """Whether switches in all boxes sum and multicast."""
-        return all(
-            hubs or len(box) == 1
-            for hubs, box in zip(self.box_hubs, self.layout.boxes, strict=True)
-        ) and any(self.box_hubs)
-
-    @cached_property
-    def port_Bps(self) -> float:
-        """Bandwidth of the links by which a member sends in its box; 0 in boxes of one."""
-        topology, inside = self.network.topology, self.inside
-        speed = topology.link_bandwidth_Bps
-        ports = np.bincount(topology.link_src[inside], speed[inside], topology.nodes)
-        # With links in one direction only, a path may have to leave the box and return.
-        ports = np.where(ports, ports, np.bincount(topology.link_src, speed, topology.nodes))
-        mates = [npu for box in self.layout.boxes if len(box) > 1 for npu in box]
-        return float(ports[mates].min()) if mates else 0.0
-
-    @cached_property
-    def nic_Bps(self) -> float:
-        """Bandwidth of a ring's slowest hop between boxes; 0 in one box."""
-        speed = self.network.topology.link_bandwidth_Bps
-        return min((float(speed[list(links)].min()) for links in self._hops(False)), default=0.0)
-
-    @cached_property
-    def generation(self) -> Generation:
-        """Given, or inferred from bandwidths."""
-        return self.given or p.inferred(self.port_Bps, self.nic_Bps)
-
-    @property
-    def hopper(self) -> bool:
-        """Whether the GPUs are Hopper or later."""
-        return self.generation.nvls_efficiency > 0
-
-    @cached_property
-    def ring_Bps(self) -> float:
-        """Bus bandwidth of the rings with the Simple protocol."""
-        return self.network.bandwidth(self.rings, self._speeds)
-
-    @cached_property
-    def box_Bps(self) -> float:
-        """Bus bandwidth of rings inside a box."""
-        return self.port_Bps * self.generation.link_efficiency
-
-    @property
-    def net_Bps(self) -> float:
-        """Bandwidth of all NICs of a box together."""
-        return self.layout.rails * self.nic_Bps * p.NIC_EFFICIENCY
-
-    def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
-        """Return the latency of a hop: NCCL's, or the topology's if that is longer."""
-        table = p.BOX_HOP_US if inside else p.NET_HOP_US
-        return max(table[algorithm][protocol] * _US, self.latency_s[inside])
-
-    @cached_property
-    def inside(self) -> NDArray[np.bool_]:
-        """For each link, whether it is part of a box."""
-        topology, label = self.network.topology, self.network.label
-        inside: NDArray[np.bool_] = label[topology.link_src] == label[topology.link_dst]
-        return inside
-
-    @cached_property
-    def latency_s(self) -> dict[bool, float]:
-        """Longest latency of a ring's hop between boxes (False) and inside them (True), in seconds."""
-        latency = self.network.topology.link_latency_ps
-        return {
-            inside: max(
-                (int(latency[list(links)].sum()) for links in self._hops(inside)), default=0
-            )
-            / 1e12
-            for inside in (False, True)
-        }
-
-    @cached_property
-    def _speeds(self) -> NDArray[np.float64]:
-        """Bandwidth of the links with the Simple protocol."""
-        topology = self.network.topology
-        share = np.where(self.inside, self.generation.link_efficiency, p.NIC_EFFICIENCY)
-        return topology.link_bandwidth_Bps.astype(float) * share
-
-    def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
-        """Yield the routes of the first ring's hops, either within boxes or between them."""
-        if self.n < 2:
-            return
-        ring, label = self.rings[0], self.network.label
-        for a, b in zip(ring, ring[1:] + ring[:1], strict=True):
-            if (label[a] == label[b]) == inside:
-                yield self.network.route(a, b)
-
-
 def choose(
     group: Group,
     algorithm: str | None = None,
@@ -415,12 +260,12 @@ def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
         yield _ring(group, k, share)
         if kind.two_phases:
             yield _tree(group, k, share)
-    sums = kind.two_phases and group.rail_hubs if group.boxes > 1 else not kind.rooted
+    sums = kind.two_phases and group.rail_switches if group.boxes > 1 else not kind.rooted
     if sums and group.hopper and group.nvls:
         yield _nvls(group, share)
     if kind.two_phases and group.hopper and group.nvls and group.boxes > 1:
         yield _nvls_tree(group, share)
-    if kind.two_phases and group.rail_hubs:
+    if kind.two_phases and group.rail_switches:
         yield _collnet(group, size, share)
 
 

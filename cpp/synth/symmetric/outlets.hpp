@@ -1,4 +1,4 @@
-// The links of NPU 0 as machines (see symmetric.hpp), and the clock that runs them.
+// The links of NPU 0 as outlets (see symmetric.hpp), and the clock that runs them.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 #include "model/routes.hpp"
 #include "model/schedule.hpp"
 #include "support/progress.hpp"
-#include "synth/symmetric/group.hpp"
+#include "synth/symmetric/abelian_group.hpp"
 
 namespace tacos::symmetric {
 
 // One link out of NPU 0, alone or through a switch. All times are multiples of one quantum.
-struct Machine {
+struct Outlet {
   std::vector<NodeId> by;       // its moves, ascending: one element, or a switch's offsets
   std::vector<RouteId> routes;  // of each, from NPU 0
   Time period = 0;
@@ -31,35 +31,35 @@ struct Machine {
   bool port() const { return !line.empty(); }
 };
 
-class Machines {
+class Outlets {
  public:
-  Machines(std::shared_ptr<const Topology> topology, const Group& group) {
+  Outlets(std::shared_ptr<const Topology> topology, const AbelianGroup& group) {
     std::vector<LinkId> links;
     std::vector<std::int64_t> begin{0};
-    const auto add = [&](Machine& machine, NodeId by, std::initializer_list<LinkId> route) {
-      machine.by.push_back(by);
-      machine.routes.push_back(static_cast<RouteId>(begin.size() - 1));
+    const auto add = [&](Outlet& outlet, NodeId by, std::initializer_list<LinkId> route) {
+      outlet.by.push_back(by);
+      outlet.routes.push_back(static_cast<RouteId>(begin.size() - 1));
       links.insert(links.end(), route);
       begin.push_back(static_cast<std::int64_t>(links.size()));
     };
     std::vector<NodeId> ports;  // switches seen so far, for NPUs with several links into one
     for (const LinkId up : topology->out_links(0)) {
-      Machine machine{{}, {}, 0, {}, 0, {}, {group, 0}, {}};
+      Outlet outlet{{}, {}, 0, {}, 0, {}, {group, 0}, {}};
       const NodeId next = topology->dst(up);
       if (topology->is_npu(next)) {
-        add(machine, next, {up});
+        add(outlet, next, {up});
       } else {
         const auto before = std::count(ports.begin(), ports.end(), next);
         ports.push_back(next);
         for (const auto& [npu, down] : downlinks(*topology, next, before)) {
-          add(machine, npu, {up, down});
+          add(outlet, npu, {up, down});
         }
       }
-      if (machine.by.empty()) continue;
-      for (const NodeId by : machine.by) machine.forth.emplace_back(group, by);
-      machine.back = Shift(group, group.minus(0, machine.by[0]));
-      if (machine.by.size() > 1) machine.line = lines(group.order(), machine.forth);
-      all_.push_back(std::move(machine));
+      if (outlet.by.empty()) continue;
+      for (const NodeId by : outlet.by) outlet.forth.emplace_back(group, by);
+      outlet.back = Shift(group, group.minus(0, outlet.by[0]));
+      if (outlet.by.size() > 1) outlet.line = lines(group.order(), outlet.forth);
+      all_.push_back(std::move(outlet));
     }
     std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
     routes_ = std::make_shared<const Routes>(std::move(topology), std::move(kinds),
@@ -70,36 +70,36 @@ class Machines {
   void set_times(std::int64_t bytes, Time quantum) {
     std::vector<Routes::Window> windows;
     const auto round_up = [&](Time time) { return (time + quantum - 1) / quantum * quantum; };
-    for (auto& machine : all_) {
-      const auto legs = routes_->legs(machine.routes[0]);
-      machine.legs.assign(at(legs), 0);
-      machine.period = 0;
-      for (const RouteId r : machine.routes) {
+    for (auto& outlet : all_) {
+      const auto legs = routes_->legs(outlet.routes[0]);
+      outlet.legs.assign(at(legs), 0);
+      outlet.period = 0;
+      for (const RouteId r : outlet.routes) {
         for (std::int32_t leg = 0; leg < legs; ++leg) {
-          auto& time = machine.legs[at(leg)];
+          auto& time = outlet.legs[at(leg)];
           time = std::max(time, round_up(routes_->leg_time(r, leg, bytes)));
           windows.clear();
           routes_->windows(r, leg, bytes, windows);
           for (const auto& window : windows) {
-            machine.period = std::max(machine.period, round_up(window.busy));
+            outlet.period = std::max(outlet.period, round_up(window.busy));
           }
         }
       }
-      machine.time = std::accumulate(machine.legs.begin(), machine.legs.end(), Time{0});
+      outlet.time = std::accumulate(outlet.legs.begin(), outlet.legs.end(), Time{0});
     }
   }
 
   // The largest time that divides all times.
   Time quantum() const {
     Time divisor = 0;
-    for (const auto& machine : all_) {
-      divisor = std::gcd(divisor, machine.period);
-      for (const Time leg : machine.legs) divisor = std::gcd(divisor, leg);
+    for (const auto& outlet : all_) {
+      divisor = std::gcd(divisor, outlet.period);
+      for (const Time leg : outlet.legs) divisor = std::gcd(divisor, leg);
     }
     return std::max<Time>(divisor, 1);
   }
 
-  const std::vector<Machine>& all() const { return all_; }
+  const std::vector<Outlet>& all() const { return all_; }
   const std::shared_ptr<const Routes>& routes() const { return routes_; }
 
  private:
@@ -136,7 +136,7 @@ class Machines {
     return line;
   }
 
-  std::vector<Machine> all_;
+  std::vector<Outlet> all_;
   std::shared_ptr<const Routes> routes_;
 };
 
@@ -148,40 +148,41 @@ struct Sent {
   Time start;
 };
 
-// What each machine does, in order of time.
+// What each outlet does, in order of time.
 using Log = std::vector<std::vector<Sent>>;
 
-// Runs the machines over time. At each moment, job.arrive() is called for everything that has arrived,
-// then job.start() for each idle machine, which records what it sends.
+// Runs the outlets over time. At each moment, traffic.arrive() is called for everything that has arrived,
+// then traffic.start() for each idle outlet, which records what it sends.
 struct Clock {
   const Topology& topology;
-  const std::vector<Machine>& machines;
+  const std::vector<Outlet>& outlets;
   Time delay = 0;          // of every arrival, for reducing
-  std::vector<Time> free;  // when each machine is free again
-  Log sent = Log(machines.size());
+  std::vector<Time> free;  // when each outlet is free again
+  Log sent = Log(outlets.size());
 
-  template <typename Job>
-  void run(Job& job, Time now, const Progress& progress) {
-    std::vector<std::size_t> landed(machines.size(), 0);
-    for (std::int64_t moment = 0; !job.done(); ++moment) {
-      if (progress && moment % 256 == 0) progress(job.share());
-      Time next = job.release(now);
-      for (std::size_t m = 0; m < machines.size(); ++m) {
-        const Time takes = machines[m].time + delay;
+  template <typename Traffic>
+  void run(Traffic& traffic, Time now, const Progress& progress) {
+    std::vector<std::size_t> landed(outlets.size(), 0);
+    for (std::int64_t moment = 0; !traffic.done(); ++moment) {
+      if (progress && moment % 256 == 0) progress(traffic.share());
+      Time next = traffic.release(now);
+      for (std::size_t m = 0; m < outlets.size(); ++m) {
+        const Time takes = outlets[m].time + delay;
         auto& i = landed[m];
-        for (; i < sent[m].size() && sent[m][i].start + takes <= now; ++i) job.arrive(sent[m][i]);
+        for (; i < sent[m].size() && sent[m][i].start + takes <= now; ++i)
+          traffic.arrive(sent[m][i]);
         if (i < sent[m].size()) next = std::min(next, sent[m][i].start + takes);
       }
-      job.begin(now);
-      for (std::size_t m = 0; m < machines.size(); ++m) {
-        if (free[m] <= now && !job.done() && job.start(m)) {
-          free[m] = now + machines[m].period;
-          next = std::min(next, now + machines[m].time + delay);
+      traffic.begin(now);
+      for (std::size_t m = 0; m < outlets.size(); ++m) {
+        if (free[m] <= now && !traffic.done() && traffic.start(m)) {
+          free[m] = now + outlets[m].period;
+          next = std::min(next, now + outlets[m].time + delay);
         }
         if (free[m] > now) next = std::min(next, free[m]);
       }
-      if (next == kNever && !job.done()) stuck();
-      if (next > kLongestSchedule && !job.done()) too_long();
+      if (next == kNever && !traffic.done()) stuck();
+      if (next > kLongestSchedule && !traffic.done()) too_long();
       now = next;
     }
   }

@@ -1,6 +1,8 @@
-"""The hubs engine: times by hand, pipelines through narrow ports, one order of sums."""
+"""The leaders engine: times by hand, pipelines through narrow ports, one order of sums."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -9,15 +11,15 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos._core import meet_at_hubs
+from tacos._core import meet_at_leaders
 from tacos.synth import ENGINES
 from tests.support import strategies
 
-hubs = ENGINES["hubs"]
+leaders = ENGINES["leaders"]
 
 
 def checked(network, coll):
-    schedule = hubs(network, coll)
+    schedule = leaders(network, coll)
     report = tacos.verify(schedule)
     assert report.ok, report.lines()
     assert report.consistent
@@ -25,19 +27,19 @@ def checked(network, coll):
     return schedule
 
 
-def test_two_hubs_in_the_middle_of_a_line():
-    """Six NPUs in a line, 1 us: two hops to NPUs 2 and 3, one between them, two back; one hub would take six.
+def test_two_leaders_in_the_middle_of_a_line():
+    """Six NPUs in a line, 1 us: two hops to NPUs 2 and 3, one between them, two back; one leader would take six.
 
     The six blocks of 1 B at 1 GB/s follow each other over the links in the middle, within their 5 us + 5·1 ns.
     """
     line = tp.mesh(6, bandwidth="1GB/s", latency="1us")
     schedule = checked(line, co.all_reduce(line, "6B", chunks=1))
-    assert schedule.provenance["hubs"] == 2
+    assert schedule.provenance["leaders"] == 2
     assert 5_005_000 <= schedule.time_ps <= 5_010_000 + 5_000
 
 
-def test_a_clique_has_one_hub_or_pairs():
-    """Every NPU of a clique is next to all others: one hub is enough, and has no other hub to exchange with."""
+def test_a_clique_has_one_leader_or_pairs():
+    """Every NPU of a clique is next to all others: one leader is enough, and has no other leader to exchange with."""
     clique = tp.fully_connected(6)
     checked(clique, co.all_reduce(clique, "256KB", chunks=2))
 
@@ -80,10 +82,10 @@ def test_blocks_enter_a_box_where_they_are_spread_soonest(kind):
 
 @pytest.mark.parametrize("size", ["1KB", "4KB", "16KB"])
 def test_sums_go_to_receivers(size):
-    """Four MI250 boxes: hubs that are near to all members send to receivers that are near to all, over NICs of 16 GB/s."""
+    """Four MI250 boxes: leaders that are near to all members send to receivers that are near to all, over NICs of 16 GB/s."""
     boxes = tp.mi250(4)
     schedule = checked(boxes, co.all_reduce(boxes, size, chunks=1))
-    assert schedule.provenance["hubs"] > 4  # more than one in each box
+    assert schedule.provenance["leaders"] > 4  # more than one in each box
     assert schedule.provenance["receivers"] >= 4
     assert schedule.time_s < 1.25 * tacos.bound(boxes, co.all_reduce(boxes, size)).time_s
 
@@ -108,8 +110,8 @@ def test_boxes_of_any_kind(data):
     checked(network, co.all_reduce(network, bytes_, chunks=data.draw(st.integers(1, 2))))
 
 
-def test_late_chunks_may_have_other_hubs():
-    """Four NPUs in a line, 1 us and 1 B per ns: NPU 0 as the hub takes three hops there and three back, NPUs 1 and 2 take three in all.
+def test_late_chunks_may_have_other_leaders():
+    """Four NPUs in a line, 1 us and 1 B per ns: NPU 0 as the leader takes three hops there and three back, NPUs 1 and 2 take three in all.
 
     At first chunks may have only the first set; then the only chunk is late, and gets the other set.
     """
@@ -119,19 +121,19 @@ def test_late_chunks_may_have_other_hubs():
     sets = [([0], [], [], False), ([1, 2], [2], [], False)]
 
     def time_ps(hops, first):
-        schedule = meet_at_hubs(line, chunk, sets, hops=hops, first=first)
+        schedule = meet_at_leaders(line, chunk, sets, hops=hops, first=first)
         assert tacos.verify(schedule).ok
         return schedule.time_ps
 
     assert time_ps(hops=0, first=1) == 6 * 1_001_000
     assert time_ps(hops=1000, first=1) == 3 * 1_001_000
     assert time_ps(hops=0, first=2) == 3 * 1_001_000
-    with pytest.raises(ValueError, match="fewer sets of hubs"):
+    with pytest.raises(ValueError, match="fewer sets of leaders"):
         time_ps(hops=0, first=3)
 
 
 def test_the_ports_of_two_boxes_are_used_early_and_late():
-    """Two DGX-1, 64 KB. Chunks with one hub per box cross after two hops, and two hops remain: 6.8 us with such chunks only.
+    """Two DGX-1, 64 KB. Chunks with one leader per box cross after two hops, and two hops remain: 6.8 us with such chunks only.
 
     Some chunks cross after one hop or before the last one, though with more messages, and make way for the others.
     """
@@ -153,36 +155,44 @@ def test_ranks_in_any_order():
 def test_what_it_needs():
     ring = tp.ring(4)
     with pytest.raises(ValueError, match="at most 256 kB, not "):
-        hubs(ring, co.all_reduce(ring, "2MB"))
+        leaders(ring, co.all_reduce(ring, "2MB"))
     with pytest.raises(ValueError, match="all 4 NPUs as members"):
-        hubs(ring, co.all_reduce(ring, "1KB", group=[0, 2]))
+        leaders(ring, co.all_reduce(ring, "1KB", group=[0, 2]))
     with pytest.raises(ValueError, match="all-reduce"):
-        hubs(ring, co.broadcast(ring, "1KB"))
+        leaders(ring, co.broadcast(ring, "1KB"))
     # NPU 1 is the only way between two switches, and not a member.
     ports = [(0, 3), (1, 3), (1, 4), (2, 4)]
     links = [(a, b, "1GB/s", "1us") for a, b in [*ports, *((b, a) for a, b in ports)]]
     apart = tp.from_links(3, links, switches=2)
     with pytest.raises(ValueError, match="reach each other over members and switches"):
-        hubs(apart, co.all_reduce(apart, "1KB", group=[0, 2]))
+        leaders(apart, co.all_reduce(apart, "1KB", group=[0, 2]))
 
 
-@settings(max_examples=15)
-@given(strategies.random_topologies(max_npus=6), st.data())
-def test_any_network_and_group(network, data):
+def test_any_network_and_group():
     """Correct on every network, not below the bound, and the same in every run."""
-    group = data.draw(st.permutations(range(network.npus)))[: data.draw(st.integers(2, 6))]
-    chunks = data.draw(st.integers(1, 3))
-    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
-    coll = co.named(kind, network, 1000, group=group, chunks=chunks)
-    if hubs.obstacle(network, coll):
-        return
-    schedule = checked(network, coll)
-    assert schedule == hubs(network, coll)
+    done: Counter[bool] = Counter()
+
+    @settings(max_examples=40, derandomize=True)  # the same ones every time, since they are counted
+    @given(strategies.random_topologies(max_npus=6), st.data())
+    def check(network, data):
+        group = data.draw(st.permutations(range(network.npus)))
+        if data.draw(st.booleans()):
+            group = group[: data.draw(st.integers(2, 6))]
+        chunks = data.draw(st.integers(1, 3))
+        kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
+        coll = co.named(kind, network, 1000, group=group, chunks=chunks)
+        able = not leaders.obstacle(network, coll)
+        done[able] += 1
+        if able:
+            assert checked(network, coll) == leaders(network, coll)
+
+    check()
+    assert done[True] > 0.5 * done.total()
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_slow_networks(chunks):
-    """Times beyond 4.3 ms are not stored to the picosecond; rounding must not change what a hub has summed."""
+    """Times beyond 4.3 ms are not stored to the picosecond; rounding must not change what a leader has summed."""
     line = tp.mesh(5, bandwidth="12.5MB/s", latency="100us")
     checked(line, co.all_reduce(line, "255001B", chunks=chunks))
 
@@ -190,8 +200,8 @@ def test_slow_networks(chunks):
 def test_chunks_wait_for_slow_links_however_fast_others_are():
     """Boxes of six NPUs, joined by links on which a chunk takes 10^5 times as long as inside of a box.
 
-    A chunk that cannot start for long, measured in times of the fastest link, is laid after all others. If its hubs were given
-    up instead, the remaining sets of hubs would take 80 us per chunk and not 16.
+    A chunk that cannot start for long, measured in times of the fastest link, is laid after all others. If its leaders were given
+    up instead, the remaining sets of leaders would take 80 us per chunk and not 16.
     """
     npus, box, leaf = 30, 6, 35
     inside = [(npu, npus + npu // box, "450GB/s", 0) for npu in range(npus)]

@@ -1,4 +1,4 @@
-#include "synth/hubs.hpp"
+#include "synth/leaders.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -21,8 +21,8 @@ namespace tacos {
 namespace {
 
 constexpr Time kNever = std::numeric_limits<Time>::max();
-constexpr int kMostDelays = 60;    // of the time at which hubs begin to exchange
-constexpr std::size_t kTried = 6;  // sets of hubs tried for one chunk
+constexpr int kMostDelays = 60;    // of the time at which leaders begin to exchange
+constexpr std::size_t kTried = 6;  // sets of leaders tried for one chunk
 constexpr std::size_t kTriedAgain = 2;
 constexpr std::size_t kPatience = 30;   // moves per chunk that do not shorten the schedule
 constexpr std::size_t kMostAtOnce = 6;  // chunks that are laid again together
@@ -35,15 +35,15 @@ struct Sent {
 
 struct Laid {
   std::vector<Sent> sent;
-  Time collected = 0;  // when the last sum has arrived at a hub
+  Time collected = 0;  // when the last sum has arrived at a leader
   Time end = kNever;
 };
 
-class Laying {
+class ChunkPlacer {
  public:
-  Laying(const std::shared_ptr<const Topology>& topology,
-         const std::shared_ptr<const Collective>& collective, std::span<const Hubs> choices,
-         const HubOptions& options, const Progress& progress)
+  ChunkPlacer(const std::shared_ptr<const Topology>& topology,
+              const std::shared_ptr<const Collective>& collective, std::span<const Leaders> choices,
+              const LeaderOptions& options, const Progress& progress)
       : collective_(collective),
         sums_(collective->parts()[0].kind == CollectiveKind::all_reduce),
         choices_(choices),
@@ -67,9 +67,9 @@ class Laying {
       if (progress) progress(0.0);
       lay_best(i, first_, kTried, kNever);
       if (laid_[i].end == kNever)
-        throw InfeasibleError("the members cannot reach the hubs from neighbour to neighbour");
+        throw InfeasibleError("the members cannot reach the leaders from neighbour to neighbour");
       if (options_.most > 0 && laid_[i].end > options_.most)
-        throw InfeasibleError("these hubs take longer than allowed");
+        throw InfeasibleError("these leaders take longer than allowed");
     }
     hops_.looked_at = 0;
     improve(progress);
@@ -93,7 +93,7 @@ class Laying {
     const Order order{route, chunk, step, op, reads};
     auto found = at_starts(collective_, hops_.routes(), order, start, provenance);
     if (found) return std::move(*found);
-    // What a hub has summed when it sends depends on the starts, which retiming would not keep.
+    // What a leader has summed when it sends depends on the starts, which retiming would not keep.
     if (std::find(op.begin(), op.end(), static_cast<std::uint8_t>(Op::reduce)) != op.end()) {
       throw InfeasibleError(
           "the schedule takes too long for its times to be kept to the picosecond");
@@ -201,39 +201,40 @@ class Laying {
     return hop.has_value();
   }
 
-  // The first hub adds up and sends the sum to the others. Sets time_of_ to when each hub has it.
-  bool meet_at_first(const Hubs& hubs, Time begin, Laid& laid) {
+  // The first leader adds up and sends the sum to the others. Sets time_of_ to when each leader has it.
+  bool meet_at_first(const Leaders& leaders, Time begin, Laid& laid) {
     Time complete = begin;
-    for (std::size_t i = 1; i < hubs.npus.size(); ++i) {
-      if (!send_between(hubs.npus[i], hubs.npus[0], begin, Op::reduce, laid)) return false;
+    for (std::size_t i = 1; i < leaders.npus.size(); ++i) {
+      if (!send_between(leaders.npus[i], leaders.npus[0], begin, Op::reduce, laid)) return false;
       complete = std::max(complete, laid.sent.back().arrival);
     }
     forget();
-    time_of_[at(hubs.npus[0])] = complete;
-    for (std::size_t i = 1; i < hubs.npus.size(); ++i) {
-      if (!send_between(hubs.npus[0], hubs.npus[i], complete, Op::copy, laid)) return false;
-      time_of_[at(hubs.npus[i])] = laid.sent.back().arrival;
+    time_of_[at(leaders.npus[0])] = complete;
+    for (std::size_t i = 1; i < leaders.npus.size(); ++i) {
+      if (!send_between(leaders.npus[0], leaders.npus[i], complete, Op::copy, laid)) return false;
+      time_of_[at(leaders.npus[i])] = laid.sent.back().arrival;
     }
     return true;
   }
 
-  // Every hub sends its sum to all receivers, from `begin` on. A receiver that is not a hub has sent its sum to one, so the
+  // Every leader sends its sum to all receivers, from `begin` on. A receiver that is not a leader has sent its sum to one, so the
   // first message overwrites it. Sets time_of_ to when each receiver has the full sum. Returns false if a sum would arrive
   // before its receiver has sent its own.
-  bool meet_at_receivers(const Hubs& hubs, Time begin, Laid& laid) {
-    const auto& ends = hubs.receivers;
-    if (hubs.npus.size() == 1 && std::find(ends.begin(), ends.end(), hubs.npus[0]) == ends.end())
-      return false;  // the only hub would get back what it has sent
-    relays_.meet(hubs.npus, hubs.receivers);
+  bool meet_at_receivers(const Leaders& leaders, Time begin, Laid& laid) {
+    const auto& ends = leaders.receivers;
+    if (leaders.npus.size() == 1 &&
+        std::find(ends.begin(), ends.end(), leaders.npus[0]) == ends.end())
+      return false;  // the only leader would get back what it has sent
+    relays_.meet(leaders.npus, leaders.receivers);
     struct Message {
       Time flight;
       NodeId from, to;
     };
     std::vector<Message> messages;
-    const auto count = hubs.receivers.size();
+    const auto count = leaders.receivers.size();
     for (std::size_t ahead = 0; ahead < count; ++ahead) {
-      for (std::size_t i = 0; i < hubs.npus.size(); ++i) {
-        const NodeId from = hubs.npus[i], to = hubs.receivers[(i + ahead) % count];
+      for (std::size_t i = 0; i < leaders.npus.size(); ++i) {
+        const NodeId from = leaders.npus[i], to = leaders.receivers[(i + ahead) % count];
         if (from != to) messages.push_back({relays_.nearness(from, to), from, to});
       }
     }
@@ -246,7 +247,7 @@ class Laying {
     };
     std::map<NodeId, Came> came;
     std::vector<std::pair<RouteId, Time>> way;
-    // The hubs' fast messages, which are laid last, leave within the time in which one link would send all of them.
+    // The leaders' fast messages, which are laid last, leave within the time in which one link would send all of them.
     const Time slow = messages.empty() ? 0 : messages.front().flight;
     std::map<NodeId, Time> fast;
     for (const auto& [flight, from, to] : messages) {
@@ -275,14 +276,14 @@ class Laying {
       if (arrival < first) first = arrival, place = laid.sent.size() - 1;
     }
     forget();
-    for (const NodeId npu : hubs.receivers) {
+    for (const NodeId npu : leaders.receivers) {
       const auto found = came.find(npu);
       if (found == came.end()) {
-        time_of_[at(npu)] = begin;  // no other hub sends to it
+        time_of_[at(npu)] = begin;  // no other leader sends to it
         continue;
       }
       const auto& [last, first, place] = found->second;
-      if (relays_.is_hub(npu)) {
+      if (relays_.is_leader(npu)) {
         if (relays_.last_read(npu) >= first) return false;
       } else {
         laid.sent[place].op = Op::copy;
@@ -292,15 +293,15 @@ class Laying {
     return true;
   }
 
-  // All stages of the hubs' exchange from `begin` on. Sets time_of_ to when each hub has the full sum. Returns false if a
+  // All stages of the leaders' exchange from `begin` on. Sets time_of_ to when each leader has the full sum. Returns false if a
   // sum would arrive before its receiver has sent its own.
-  bool meet(const Hubs& hubs, Time begin, Laid& laid) {
-    if (!hubs.receivers.empty()) return meet_at_receivers(hubs, begin, laid);
-    if (hubs.digits.empty()) return meet_at_first(hubs, begin, laid);
-    const auto count = hubs.npus.size();
+  bool meet(const Leaders& leaders, Time begin, Laid& laid) {
+    if (!leaders.receivers.empty()) return meet_at_receivers(leaders, begin, laid);
+    if (leaders.digits.empty()) return meet_at_first(leaders, begin, laid);
+    const auto count = leaders.npus.size();
     std::vector<Time> ready(count, begin), left(count), came(count), first_came(count);
     std::size_t stride = 1;
-    for (const auto digit : hubs.digits) {
+    for (const auto digit : leaders.digits) {
       const auto size = at(digit);
       std::fill(left.begin(), left.end(), 0);
       std::fill(came.begin(), came.end(), 0);
@@ -318,7 +319,7 @@ class Laying {
           Time together = 0;
           for (std::size_t k = 0; k < size; ++k)
             together = std::max(together, ready[zero + k * stride]);
-          const auto hop = hop_between(hubs.npus[i], hubs.npus[j], together);
+          const auto hop = hop_between(leaders.npus[i], leaders.npus[j], together);
           if (!hop) return false;
           messages.push_back({hops_.flight(*hop), i, j, together});
         }
@@ -328,7 +329,7 @@ class Laying {
                        [](const auto& a, const auto& b) { return a.flight > b.flight; });
       for (const auto& [flight, i, j, together] : messages) {
         const Time moment = std::max(together, left[j] + 1 - flight);
-        if (!send_between(hubs.npus[i], hubs.npus[j], moment, Op::reduce, laid)) return false;
+        if (!send_between(leaders.npus[i], leaders.npus[j], moment, Op::reduce, laid)) return false;
         const auto& sent = laid.sent.back();
         left[i] = std::max(left[i], sent.start);
         came[j] = std::max(came[j], sent.arrival);
@@ -341,29 +342,29 @@ class Laying {
       stride *= size;
     }
     forget();
-    for (std::size_t i = 0; i < count; ++i) time_of_[at(hubs.npus[i])] = ready[i];
+    for (std::size_t i = 0; i < count; ++i) time_of_[at(leaders.npus[i])] = ready[i];
     return true;
   }
 
-  // Lays a chunk with one set of hubs; its end is kNever if that fails, or if it cannot end before `limit`.
+  // Lays a chunk with one set of leaders; its end is kNever if that fails, or if it cannot end before `limit`.
   Laid lay(ChunkId chunk, std::size_t choice, Time limit) {
     hops_.set_size(collective_->bytes(chunk));
-    Hubs hubs = choices_[choice];
-    if (!sums_) hubs.npus.assign(1, collective_->inputs(chunk)[0]);
+    Leaders leaders = choices_[choice];
+    if (!sums_) leaders.npus.assign(1, collective_->inputs(chunk)[0]);
     Laid laid;
     Time begin = soonest_[choice];
     const Time rest = choice < alone_.size() ? alone_[choice] - begin : 0;
     for (int delay = 0; delay < kMostDelays && begin < limit - rest; ++delay) {
       forget();
-      for (const NodeId npu : hubs.npus) time_of_[at(npu)] = begin;
+      for (const NodeId npu : leaders.npus) time_of_[at(npu)] = begin;
       relays_.begin(members_);
-      const Time last = sums_ ? join(hubs.npus, hubs.straight, true, laid) : 0;
+      const Time last = sums_ ? join(leaders.npus, leaders.straight, true, laid) : 0;
       if (last == kNever) break;
       if (last >= 0) {
         for (const auto& one : laid.sent) laid.collected = std::max(laid.collected, one.arrival);
-        if (sums_ && !meet(hubs, begin, laid)) break;
-        const auto& ends = hubs.receivers.empty() ? hubs.npus : hubs.receivers;
-        if (join(ends, hubs.straight, false, laid) == kNever) break;
+        if (sums_ && !meet(leaders, begin, laid)) break;
+        const auto& ends = leaders.receivers.empty() ? leaders.npus : leaders.receivers;
+        if (join(ends, leaders.straight, false, laid) == kNever) break;
         laid.end = 0;
         for (const auto& one : laid.sent) laid.end = std::max(laid.end, one.arrival);
         forget();
@@ -386,7 +387,7 @@ class Laying {
     return end;
   }
 
-  // Lays chunk i with the best of at most `most` of the first `choices` sets of hubs, if it can end before `limit`.
+  // Lays chunk i with the best of at most `most` of the first `choices` sets of leaders, if it can end before `limit`.
   void lay_best(std::size_t i, std::size_t choices, std::size_t most, Time limit) {
     if (soonest_.empty()) measure(chunks_[i]);
     Laid best;
@@ -407,10 +408,10 @@ class Laying {
     laid_[i] = std::move(best);
   }
 
-  // Finds how soon each set of hubs can begin to exchange, and how long a chunk takes with it, in an empty network.
+  // Finds how soon each set of leaders can begin to exchange, and how long a chunk takes with it, in an empty network.
   void measure(ChunkId chunk) {
     soonest_.assign(choices_.size(), 0);
-    if (!sums_) {  // every chunk has a hub of its own
+    if (!sums_) {  // every chunk has a leader of its own
       alone_.assign(choices_.size(), 0);
       return;
     }
@@ -491,33 +492,33 @@ class Laying {
 
   std::shared_ptr<const Collective> collective_;
   bool sums_;
-  std::span<const Hubs> choices_;
+  std::span<const Leaders> choices_;
   std::size_t first_;  // number of choices with which chunks are laid at first
-  HubOptions options_;
+  LeaderOptions options_;
   std::mt19937_64 random_;
   std::vector<Time> time_of_;  // when a member leaves or has arrived; kNever if it has not joined
   std::vector<NodeId> members_;
   TimedHops hops_;
   Relays relays_;
-  std::vector<Time> soonest_, alone_;  // of each set of hubs
+  std::vector<Time> soonest_, alone_;  // of each set of leaders
   std::vector<ChunkId> chunks_;        // with bytes
   std::vector<Laid> laid_;
 };
 
 }  // namespace
 
-Schedule meet_at_hubs(const std::shared_ptr<const Topology>& topology,
-                      const std::shared_ptr<const Collective>& collective,
-                      std::span<const Hubs> choices, const HubOptions& options,
-                      std::string provenance, const Progress& progress) {
+Schedule meet_at_leaders(const std::shared_ptr<const Topology>& topology,
+                         const std::shared_ptr<const Collective>& collective,
+                         std::span<const Leaders> choices, const LeaderOptions& options,
+                         std::string provenance, const Progress& progress) {
   if (!collective->resolved() || collective->parts().size() != 1 ||
       (collective->parts()[0].kind != CollectiveKind::all_reduce &&
        collective->parts()[0].kind != CollectiveKind::all_gather)) {
-    invalid("hubs need one all-reduce or all-gather with a number of chunks");
+    invalid("leaders need one all-reduce or all-gather with a number of chunks");
   }
-  if (choices.empty()) invalid("no hubs to choose from");
-  if (options.first > choices.size()) invalid("fewer sets of hubs than are to be laid first");
-  Laying laying(topology, collective, choices, options, progress);
+  if (choices.empty()) invalid("no leaders to choose from");
+  if (options.first > choices.size()) invalid("fewer sets of leaders than are to be laid first");
+  ChunkPlacer laying(topology, collective, choices, options, progress);
   laying.run(progress);
   return laying.result(std::move(provenance), progress);
 }

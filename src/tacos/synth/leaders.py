@@ -1,10 +1,10 @@
-"""The hubs engine: collectives of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
+"""The leaders engine: collectives of few bytes that meet at a few NPUs, chunk by chunk, without waiting for each other.
 
-A chunk is collected at its hubs, exchanged between them, and spread from there. One hub takes twice the network's radius; two
-neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one hub in each box lets a chunk
-cross their narrow ports once; several hubs and receivers near all members let it cross sooner, but more often. This module chooses sets of hubs. The core (``cpp/synth/hubs.hpp`` has the method) places
+A chunk is collected at its leaders, exchanged between them, and spread from there. One leader takes twice the network's radius; two
+neighbours in the middle take one hop less, and hardly more bytes. Between boxes, one leader in each box lets a chunk
+cross their narrow ports once; several leaders and receivers near all members let it cross sooner, but more often. This module chooses sets of leaders. The core (``cpp/synth/leaders.hpp`` has the method) places
 one chunk after another in the gaps that are left, and then places late ones again. All-gathers and reduce-scatters work
-in the same way; the only hub of a block is the member that starts or ends with it.
+in the same way; the only leader of a block is the member that starts or ends with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import meet_at_hubs
+from tacos._core import meet_at_leaders
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.synth import requirements
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, CollectivePart, Schedule, Topology
 
-__all__ = ["ENGINE", "hubs"]
+__all__ = ["ENGINE", "leaders"]
 
 _MOST_MEMBERS, _MOST_SUMMING = 64, 32
-"""Largest number of members, and of members of an all-reduce without receivers: for more, sets of hubs take too long to try."""
+"""Largest number of members, and of members of an all-reduce without receivers: for more, sets of leaders take too long to try."""
 _MOST_BYTES = 256_000
 """Largest buffer in bytes. Larger ones take long to plan, and their time depends on bandwidth more than on hops."""
 _MOST_NEIGHBOURS = 6
-"""Average number of neighbours of a member. Beyond it, two hubs in a unit are hardly nearer to the others than one."""
+"""Average number of neighbours of a member. Beyond it, two leaders in a unit are hardly nearer to the others than one."""
 _MANY = 32
-"""Number of members beyond which only hubs use switches, if the others have links to each other."""
+"""Number of members beyond which only leaders use switches, if the others have links to each other."""
 _MOST_SETS = 48
-"""Most sets of hubs in one list."""
+"""Most sets of leaders in one list."""
 _LEVELS, _RECEIVERS, _CHEAP = 3, 2, 1.1
-"""Sets with receivers: number of sums of distances, of receivers per set of hubs, and the highest factor on the least cost."""
+"""Sets with receivers: number of sums of distances, of receivers per set of leaders, and the highest factor on the least cost."""
 _WIDE = 1.25
-"""Sets of hubs may take this many times as long as the best in an idle network, since more sets share the load."""
+"""Sets of leaders may take this many times as long as the best in an idle network, since more sets share the load."""
 _KEPT, _HOPEFUL, _MIXED, _HOPELESS = 2, 1.06, 1.1, 1.2
 """Number of lists with which late chunks are placed again, and factors on the best time: beyond the first a list is not kept,
 beyond the second it is not mixed with the best one, beyond the third the core gives it up."""
 _HOPS, _HOPS_ACROSS = 1_000_000, 2_000_000
-"""Hops that the core examines to place late chunks again, per list of hubs (0.1 to 0.25 s), and for sets with receivers."""
+"""Hops that the core examines to place late chunks again, per list of leaders (0.1 to 0.25 s), and for sets with receivers."""
 _FAMILIES, _LAID = 6, 6.0
-"""Number of lists of hubs that are tried, and how often the core places a chunk for each."""
+"""Number of lists of leaders that are tried, and how often the core places a chunk for each."""
 _HOP_US, _KEPT_ACROSS = 0.06, 1.3
 """Microseconds that a hop counts as work, and the mean number of lists with receivers that are kept. A hop takes 0.1 to 0.25;
 if it counted as more, too few chunk counts would be tried."""
@@ -65,23 +65,23 @@ with receivers (measured)."""
 
 
 class _Set(NamedTuple):
-    """A set of hubs.
+    """A set of leaders.
 
     Attributes:
-        hubs: The NPUs.
+        leaders: The NPUs.
         stages: The sizes of the groups in which they exchange, stage by stage.
-        receivers: If there are any, the NPUs that all hubs send their sums to instead, and that spread the full sum.
-        straight: Whether only hubs and receivers use switches.
+        receivers: If there are any, the NPUs that all leaders send their sums to instead, and that spread the full sum.
+        straight: Whether only leaders and receivers use switches.
     """
 
-    hubs: list[int]
+    leaders: list[int]
     stages: list[int]
     receivers: list[int]
     straight: bool
 
 
 class _Sets(NamedTuple):
-    """Sets of hubs to choose from.
+    """Sets of leaders to choose from.
 
     Attributes:
         first: The sets with which chunks are placed at first.
@@ -92,7 +92,7 @@ class _Sets(NamedTuple):
     more: list[_Set]
 
 
-def hubs(
+def leaders(
     topology: Topology,
     collective: Collective,
     *,
@@ -107,12 +107,12 @@ def hubs(
         collective: An all-gather, reduce-scatter or all-reduce of at most 256 KB among at most 64 NPUs; an all-reduce
             among at most 32, if the network does not have both switches and links between NPUs.
         seed: Varies the order in which chunks are placed again.
-        memory: Sets of hubs found before, for this network, group and size; the best one is kept.
+        memory: Sets of leaders found before, for this network, group and size; the best one is kept.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> line = tacos.topology.mesh(4, bandwidth="1GB/s", latency="1us")
-    >>> schedule = hubs(line, tacos.collective.all_reduce(line, "4B", chunks=1))
+    >>> schedule = leaders(line, tacos.collective.all_reduce(line, "4B", chunks=1))
     >>> schedule.time_ps // 10**6     # one hop to the middle, one between NPUs 1 and 2, and one back
     3
     """
@@ -126,11 +126,11 @@ def hubs(
     ) -> Schedule:
         provenance = {"engine": ENGINE.name, "seed": seed}
         first = sets.first[0]
-        if first.hubs:
-            provenance |= {"hubs": len(first.hubs), "stages": first.stages}
+        if first.leaders:
+            provenance |= {"leaders": len(first.leaders), "stages": first.stages}
         if first.receivers:
             provenance["receivers"] = len(first.receivers)
-        return meet_at_hubs(
+        return meet_at_leaders(
             network,
             problem,
             sets.first + sets.more,
@@ -143,7 +143,7 @@ def hubs(
         )
 
     if not kind_of(part).two_phases:
-        # The hub is the member that starts or ends with a block.
+        # The leader is the member that starts or ends with a block.
         sets = [_Set([], [], [], only) for only in {False, *_modes(topology, 1)}]
 
         def spread(network: Topology, problem: Collective) -> Schedule:
@@ -155,7 +155,9 @@ def hubs(
         try:
             return solve(topology, resolved, sets, hops, most_ps)
         except InfeasibleError:
-            return None  # hubs without hops to each other, too slow, or times that cannot be kept
+            return (
+                None  # leaders without hops to each other, too slow, or times that cannot be kept
+            )
 
     if "families" not in known:
         known["families"] = _fastest(
@@ -165,7 +167,7 @@ def hubs(
     found = [(one, sets) for sets in known["families"] if (one := tried(sets, hops)) is not None]
     if not found:
         raise InfeasibleError(
-            "the hubs engine found no schedule: the members do not reach each other over members and switches, "
+            "the leaders engine found no schedule: the members do not reach each other over members and switches, "
             "or the network is so slow that times do not fit a schedule to the picosecond; use another engine"
         )
     schedule, sets = min(found, key=lambda one: one[0].time_ps)
@@ -178,7 +180,7 @@ def _fastest(
 ) -> list[_Sets]:
     """Return the lists that give the fastest schedules, with the sets of others that are hardly slower.
 
-    Sets that cross between units at other times, though more often, fill the gaps that the best ones leave. Sets of one hub are
+    Sets that cross between units at other times, though more often, fill the gaps that the best ones leave. Sets of one leader are
     mixed with such sets only, since a sum that is made at one NPU can be refined.
 
     Args:
@@ -201,15 +203,15 @@ def _fastest(
     for time_ps, i in met[:_KEPT]:
         if time_ps <= _HOPEFUL * best:
             others = [one for time, k in met if time <= _MIXED * best for one in seen[k]]
-            if len(seen[i][0].hubs) == 1:
-                others = [one for one in others if len(one.hubs) == 1]
+            if len(seen[i][0].leaders) == 1:
+                others = [one for one in others if len(one.leaders) == 1]
             more = [one for k, one in enumerate(others) if one not in seen[i] + others[:k]]
             found.append(_Sets(seen[i], _some(more)))
     return found
 
 
 def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
-    """Yield lists of similar sets of hubs: the fastest in an idle network, and wider lists."""
+    """Yield lists of similar sets of leaders: the fastest in an idle network, and wider lists."""
     group = part.group
     hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1))
     far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
@@ -221,13 +223,13 @@ def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
         for choices, stages in _choices(units, inside & inside.T):
             meeting = [_meeting_ps(hop[np.ix_(one, one)], stages) for one in choices]
             found: list[tuple[float, _Set]] = []
-            for ways, only_hubs in ((far, False), (near, True)):
-                if only_hubs not in modes:
+            for ways, only_leaders in ((far, False), (near, True)):
+                if only_leaders not in modes:
                     continue
                 found += [
                     (
                         float(ways[:, one].min(axis=1).max() + ways[one].min(axis=0).max() + more),
-                        _Set(group[one].tolist(), list(stages), [], only_hubs),
+                        _Set(group[one].tolist(), list(stages), [], only_leaders),
                     )
                     for one, more in zip(choices, meeting, strict=True)
                 ]
@@ -237,7 +239,7 @@ def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
 def _across(
     topology: Topology, part: CollectivePart, units: NDArray[np.int64], far: NDArray[np.float64]
 ) -> Iterator[list[_Set]]:
-    """Yield sets whose hubs and receivers are close to all members of their unit.
+    """Yield sets whose leaders and receivers are close to all members of their unit.
 
     The nearer they are, the more of them a unit needs, and the more messages cross between units. Sets whose distances
     have the same sum take equally long without load, but use the ports at different times, so a list has all of them.
@@ -256,23 +258,23 @@ def _across(
     crossing_ps = part.size * (between - 1) * 1e12 / topology.link_bandwidth_Bps[port].sum()
     steps = np.unique(inside)
     covers = [_covers(inside <= most) for most in steps]
-    # Costs by the sum of distances: if hubs and receivers use all ports of a unit, and if only these sets use ports.
+    # Costs by the sum of distances: if leaders and receivers use all ports of a unit, and if only these sets use ports.
     levels: dict[float, list[tuple[float, list[_Set]]]] = {}
     spread: dict[float, list[tuple[float, list[_Set]]]] = {}
-    for i, hubs in enumerate(covers):
+    for i, leaders in enumerate(covers):
         for j, receivers in enumerate(covers):
             waits = float(steps[i] + steps[j])
             sets = []
-            for one in hubs:
+            for one in leaders:
                 places = group[units[:, one].ravel()].tolist()
                 near = sorted(receivers, key=lambda other: -len({*one} & {*other}))
                 sets += [
                     _Set(places, [], group[units[:, other].ravel()].tolist(), True)
                     for other in near[:_RECEIVERS]
                 ]
-            crossing = len(hubs[0]) * len(receivers[0]) * crossing_ps
+            crossing = len(leaders[0]) * len(receivers[0]) * crossing_ps
             levels.setdefault(waits, []).append((waits + crossing, sets))
-            used = min(len({*chain(*hubs)}), len({*chain(*receivers)})) / len(inside)
+            used = min(len({*chain(*leaders)}), len({*chain(*receivers)})) / len(inside)
             spread.setdefault(waits, []).append((waits + crossing / used, sets))
     order = sorted(spread, key=lambda waits: (min(spread[waits])[0], waits))
     for waits in order[:_LEVELS]:
@@ -287,7 +289,7 @@ def _some(sets: list[_Set]) -> list[_Set]:
 
 
 def _modes(topology: Topology, members: int) -> tuple[bool, ...]:
-    """Return whether to try that only hubs use switches: False without other links, True for many members, or both."""
+    """Return whether to try that only leaders use switches: False without other links, True for many members, or both."""
     if not _reaches_across(topology):
         return (False,)
     return (True,) if members > _MANY else (False, True)
@@ -300,7 +302,7 @@ def _reaches_across(topology: Topology) -> bool:
 
 
 def _near(found: list[tuple[float, _Set]]) -> Iterator[list[_Set]]:
-    """Yield the fastest sets, and wider lists: of all sets, and of those in which only hubs use switches."""
+    """Yield the fastest sets, and wider lists: of all sets, and of those in which only leaders use switches."""
     last: list[_Set] = []
     for some in (found, [one for one in found if one[1].straight]):
         least = min((time for time, _ in some), default=np.inf)
@@ -380,7 +382,7 @@ def _units(latency: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int64], fl
 def _choices(
     units: NDArray[np.int64], joined: NDArray[np.bool_]
 ) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...]]]:
-    """Yield sets of hubs at the same places of all units, and the stages in which they exchange, within units first.
+    """Yield sets of leaders at the same places of all units, and the stages in which they exchange, within units first.
 
     Args:
         units: Rows of members.
@@ -389,7 +391,7 @@ def _choices(
     between, size = units.shape
     outer = (between,) if between > 1 else ()
     yield list(units.T), outer
-    if between > 2:  # the hub of any unit may add up
+    if between > 2:  # the leader of any unit may add up
         yield [np.roll(places, -first) for places in units.T for first in range(between)], ()
     if joined.sum() - size > _MOST_NEIGHBOURS * size:
         return
@@ -428,7 +430,7 @@ def _covers(joined: NDArray[np.bool_]) -> list[list[int]]:
 
 
 def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
-    """Return the time in which hubs with these hops exchange: stage by stage or, without stages, at the first hub."""
+    """Return the time in which leaders with these hops exchange: stage by stage or, without stages, at the first leader."""
     if not stages:
         return float(hop[1:, 0].max(initial=0) + hop[0, 1:].max(initial=0))
     number, time, stride = np.arange(len(hop)), 0.0, 1
@@ -512,8 +514,8 @@ def _obstacle(topology: Topology, collective: Collective) -> str:
 
 
 ENGINE = Engine(
-    name="hubs",
-    solve=hubs,
+    name="leaders",
+    solve=leaders,
     obstacle=_obstacle,
     work=_work,
     chunk_counts=_chunk_counts,

@@ -11,13 +11,13 @@
 namespace tacos::symmetric {
 
 // Z_n1 × … × Z_nk, its elements numbered like the NPUs.
-class Group {
+class AbelianGroup {
  public:
   struct Axis {
     std::int32_t size, stride;
   };
 
-  explicit Group(const Topology& topology) : order_(topology.npus()) {
+  explicit AbelianGroup(const Topology& topology) : order_(topology.npus()) {
     std::int64_t stride = 1;
     for (const auto& [kind, size] : topology.spec().dims) {
       if (size > 1) axes_.push_back({size, static_cast<std::int32_t>(stride)});
@@ -51,15 +51,15 @@ class Group {
 // Adding one fixed element.
 class Shift {
  public:
-  Shift(const Group& group, NodeId by) {
+  Shift(const AbelianGroup& group, NodeId by) {
     for (const auto& axis : group.axes()) {
-      const auto d = Group::digit(by, axis);
+      const auto d = AbelianGroup::digit(by, axis);
       if (d != 0) digits_.push_back({axis, d});
     }
   }
   NodeId operator()(NodeId v) const {
     for (const auto& [axis, by] : digits_) {
-      const bool wraps = Group::digit(v, axis) + by >= axis.size;
+      const bool wraps = AbelianGroup::digit(v, axis) + by >= axis.size;
       v += (wraps ? by - axis.size : by) * axis.stride;
     }
     return v;
@@ -67,7 +67,7 @@ class Shift {
 
  private:
   struct Digit {
-    Group::Axis axis;
+    AbelianGroup::Axis axis;
     std::int32_t by;
   };
   std::vector<Digit> digits_;

@@ -11,7 +11,7 @@
 namespace tacos {
 
 // The times in which a link is busy, as maximal intervals in order.
-class Timeline {
+class BusyTimes {
  public:
   // The first moment from `begin` on at which the link is free for `busy`.
   Time next_free(Time begin, Time busy) const {

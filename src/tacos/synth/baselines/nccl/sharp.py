@@ -12,72 +12,76 @@ if TYPE_CHECKING:
     from tacos.synth.baselines.nccl.boxes import Layout
     from tacos.synth.baselines.nccl.channels import Chain, Network
 
-__all__ = ["box_hubs", "hub_tree", "rail_hubs"]
+__all__ = ["box_switches", "rail_switches", "switch_tree"]
 
 _COPIES, _SUMS = 1, 2
 _SUMS_AND_COPIES = _COPIES | _SUMS
 """Capabilities of a switch that multicasts and reduces."""
 
 
-def box_hubs(network: Network, box: Chain) -> list[int]:
+def box_switches(network: Network, box: Chain) -> list[int]:
     """Return the switches of a box, with links to and from all members, that sum and multicast.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> box_hubs(Network(tacos.topology.dgx_h100(nvls=True)), (0, 1, 2, 3))
+    >>> box_switches(Network(tacos.topology.dgx_h100(nvls=True)), (0, 1, 2, 3))
     [8]
-    >>> box_hubs(Network(tacos.topology.dgx_h100()), (0, 1, 2, 3))
+    >>> box_switches(Network(tacos.topology.dgx_h100()), (0, 1, 2, 3))
     []
     """
     if len(box) < 2:
         return []
-    inside = [hub for hub in _able(network.topology) if network.label[hub] == network.label[box[0]]]
+    inside = [
+        switch
+        for switch in _able(network.topology)
+        if network.label[switch] == network.label[box[0]]
+    ]
     return [
-        hub
-        for hub in inside
-        if all(len(network.path(npu, hub)) == len(network.path(hub, npu)) == 1 for npu in box)
+        switch
+        for switch in inside
+        if all(len(network.path(npu, switch)) == len(network.path(switch, npu)) == 1 for npu in box)
     ]
 
 
-def rail_hubs(network: Network, layout: Layout) -> list[int]:
+def rail_switches(network: Network, layout: Layout) -> list[int]:
     """Return, for each rail, a switch outside boxes that sums and multicasts between its NICs; empty if a rail has none.
 
     >>> import numpy as np, tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
     >>> from tacos.synth.baselines.nccl.channels import Network
     >>> topo = tacos.topology.dgx_h100(2)
-    >>> rail_hubs(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))
+    >>> rail_switches(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))
     []
     """
     if len(layout.boxes) < 2:
         return []
     topology, label = network.topology, network.label
     homes = {int(label[box[0]]) for box in layout.boxes}
-    able = [hub for hub in _able(topology) if int(label[hub]) not in homes]
+    able = [switch for switch in _able(topology) if int(label[switch]) not in homes]
     found = []
     for rail in range(layout.rails):
         heads = [nics[rail][0] for nics in layout.nics]
-        for hub in able:
-            if _joins(network, hub, heads):
-                found.append(hub)
+        for switch in able:
+            if _joins(network, switch, heads):
+                found.append(switch)
                 break
         else:
             return []
     return found
 
 
-def hub_tree(
-    network: Network, root: int, hub: int, ends: Iterable[int], *, sums: bool
+def switch_tree(
+    network: Network, root: int, switch: int, ends: Iterable[int], *, sums: bool
 ) -> tuple[int, ...]:
-    """Return the links of one transfer through a hub, in the order of :func:`tacos.routes`; empty if there is none.
+    """Return the links of one transfer through a switch, in the order of :func:`tacos.routes`; empty if there is none.
 
     It goes from the root to the ends or, if it `sums`, from the ends to the root. A path that would return to a switch
-    on its way to or from the hub turns around there.
+    on its way to or from the switch turns around there.
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
     >>> topo = tacos.topology.switch(3, multicast=True, reduce=True)
-    >>> tree = hub_tree(Network(topo), 0, 3, [1, 2], sums=True)
+    >>> tree = switch_tree(Network(topo), 0, 3, [1, 2], sums=True)
     >>> [(int(topo.link_src[link]), int(topo.link_dst[link])) for link in tree]
     [(2, 3), (1, 3), (3, 0)]
     """
@@ -87,7 +91,7 @@ def hub_tree(
         near, far = far, near
     reached, parts = {root}, []
     for end in ends:
-        legs = ((end, hub), (hub, root)) if sums else ((root, hub), (hub, end))
+        legs = ((end, switch), (switch, root)) if sums else ((root, switch), (switch, end))
         paths = [network.path(*leg) for leg in legs]
         if not all(paths):
             return ()
@@ -111,10 +115,10 @@ def hub_tree(
     return tuple(tree) if able else ()
 
 
-def _joins(network: Network, hub: int, heads: list[int]) -> bool:
-    """Return whether every head can receive the sum of all members through the hub, and send to all of them."""
+def _joins(network: Network, switch: int, heads: list[int]) -> bool:
+    """Return whether every head can receive the sum of all members through the switch, and send to all of them."""
     return all(
-        hub_tree(network, root, hub, [head for head in heads if head != root], sums=sums)
+        switch_tree(network, root, switch, [head for head in heads if head != root], sums=sums)
         for root in heads
         for sums in (True, False)
     )
