@@ -6,6 +6,7 @@ to arrive.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import gcd
 
 import numpy as np
@@ -441,11 +442,21 @@ def test_every_leg_starts_when_the_service_rule_says(order):
     assert fast == slow
 
 
-@given(orders(random_topologies(max_npus=4), max_chunks=2))
-def test_slow_networks_too(order):
-    both = service(order)
-    assert both is None or both[0] == both[1]
-    assert tacos.verify(order.retimed()).ok
+def test_slow_networks_too():
+    done: Counter[bool] = Counter()
+
+    @given(orders(random_topologies(max_npus=4), max_chunks=2))
+    @settings(
+        max_examples=100, derandomize=True
+    )  # the same ones every time, since they are counted
+    def check(order):
+        both = service(order)
+        done[both is not None] += 1
+        assert both is None or both[0] == both[1]
+        assert tacos.verify(order.retimed()).ok
+
+    check()
+    assert done[True] > 0.5 * done.total()
 
 
 @st.composite

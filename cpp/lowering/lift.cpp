@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "lowering/lift_order.hpp"
+#include "model/channel_routes.hpp"
 #include "support/index.hpp"
 #include "support/pairs.hpp"
 #include "timing/retime.hpp"
@@ -329,54 +330,6 @@ class SymbolicRun {
   std::vector<std::int32_t> parts_;  // transfers in the value being settled
 };
 
-// Routes between the pairs of NPUs that communicate.
-class PairRoutes {
- public:
-  PairRoutes(const std::shared_ptr<const Topology>& topology,
-             const std::vector<LiftedTransfer>& transfers, const Progress& progress) {
-    for (const auto& transfer : transfers) pairs_.push_back(pair_key(transfer.src, transfer.dst));
-    std::sort(pairs_.begin(), pairs_.end());
-    pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
-    std::vector<NodeId> src, dst;
-    for (const auto pair : pairs_) {
-      src.push_back(static_cast<NodeId>(pair >> 32));
-      dst.push_back(static_cast<NodeId>(pair & 0xffffffff));
-    }
-    const Routes shortest = shortest_routes(topology, src, dst, progress);
-    std::vector<std::int64_t> begin{0};
-    std::vector<LinkId> links;
-    for (std::size_t i = 0; i < pairs_.size(); ++i) {
-      first_.push_back(static_cast<RouteId>(begin.size()) - 1);
-      const auto add = [&](std::span<const LinkId> path) {
-        links.insert(links.end(), path.begin(), path.end());
-        begin.push_back(static_cast<std::int64_t>(links.size()));
-      };
-      const auto ways = channel_routes(*topology, src[i], dst[i]);
-      for (const auto& way : ways) add(way);
-      if (ways.empty()) add(shortest.links(static_cast<RouteId>(i)));
-    }
-    first_.push_back(static_cast<RouteId>(begin.size()) - 1);
-    routes_ = std::make_shared<const Routes>(
-        topology,
-        std::vector<std::uint8_t>(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path)),
-        std::move(begin), std::move(links));
-  }
-
-  const std::shared_ptr<const Routes>& routes() const { return routes_; }
-  // Channels take the routes of a pair in turn.
-  RouteId of(const LiftedTransfer& transfer) const {
-    const auto found =
-        std::lower_bound(pairs_.begin(), pairs_.end(), pair_key(transfer.src, transfer.dst));
-    const auto i = at(found - pairs_.begin());
-    return first_[i] + transfer.channel % (first_[i + 1] - first_[i]);
-  }
-
- private:
-  std::vector<std::uint64_t> pairs_;
-  std::vector<RouteId> first_;  // of each pair
-  std::shared_ptr<const Routes> routes_;
-};
-
 }  // namespace
 
 Schedule lift(const Program& program, const std::shared_ptr<const Topology>& topology,
@@ -393,19 +346,21 @@ Schedule lift(const Program& program, const std::shared_ptr<const Topology>& top
     invalid(program.describe(transfer.sender) + " sends chunk " + std::to_string(transfer.chunk) +
             " in an order that a schedule cannot express");
   }
-  const PairRoutes pair_routes(topology, transfers, progress);
+  std::vector<std::uint64_t> pairs;
+  for (const auto& transfer : transfers) pairs.push_back(pair_key(transfer.src, transfer.dst));
+  const ChannelRoutes paths(topology, std::move(pairs), progress);
   std::vector<RouteId> route;
   std::vector<ChunkId> chunk;
   std::vector<std::uint8_t> op, reads;
   for (const auto t : order.transfers) {
     const auto& transfer = transfers[at(t)];
-    route.push_back(pair_routes.of(transfer));
+    route.push_back(paths.of(transfer.src, transfer.dst, transfer.channel));
     chunk.push_back(transfer.chunk);
     op.push_back(static_cast<std::uint8_t>(transfer.op));
     reads.push_back(static_cast<std::uint8_t>(transfer.reads));
   }
   const Order columns{route, chunk, order.steps, op, reads};
-  const Schedule lifted = retime(std::move(collective), pair_routes.routes(), columns,
+  const Schedule lifted = retime(std::move(collective), paths.routes(), columns,
                                  std::move(provenance), [&](double share) {
                                    if (progress) progress(0.5 + 0.5 * share);
                                  });

@@ -89,9 +89,9 @@ class Constraints {
 };
 
 // The graph row by row.
-class Graph {
+class Adjacency {
  public:
-  Graph(Node nodes, const std::vector<Edge>& edges) : begin_(at(nodes) + 1, 0) {
+  Adjacency(Node nodes, const std::vector<Edge>& edges) : begin_(at(nodes) + 1, 0) {
     for (const Edge& edge : edges) ++begin_[at(edge.from) + 1];
     for (std::size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
     to_.resize(edges.size());
@@ -110,7 +110,7 @@ class Graph {
 };
 
 // The strongly connected component of every node (Tarjan's algorithm without recursion).
-std::vector<Node> components(const Graph& graph) {
+std::vector<Node> components(const Adjacency& graph) {
   const auto nodes = at(graph.nodes());
   std::vector<Node> component(nodes, -1), low(nodes, -1), open;
   struct Visit {
@@ -164,7 +164,7 @@ LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_
                        const Progress& progress) {
   LiftedOrder order;
   const Constraints constraints(transfers);
-  const auto component = components(Graph(constraints.nodes(), constraints.edges()));
+  const auto component = components(Adjacency(constraints.nodes(), constraints.edges()));
   const auto count =
       component.empty() ? 0 : *std::max_element(component.begin(), component.end()) + 1;
   std::vector<Edge> between;
@@ -179,7 +179,7 @@ LiftedOrder find_order(const std::vector<LiftedTransfer>& transfers, std::int32_
       return order;
     }
   }
-  const Graph graph(count, between);
+  const Adjacency graph(count, between);
   // The members of each component, lowest first; joints have higher numbers than all transfers.
   std::vector<Node> first(at(count), -1), next(transfers.size(), -1);
   for (auto t = static_cast<Node>(transfers.size()) - 1; t >= 0; --t) {

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "model/channel_routes.hpp"
 #include "support/index.hpp"
 
 namespace tacos {

@@ -68,7 +68,7 @@ class Runs {
     ++count_;
     simulation::ProgramOptions options;
     options.record = false;
-    options.timing = shared ? simulation::Timing::shared : simulation::Timing::dependencies;
+    options.timing = shared ? simulation::Timing::shared : simulation::Timing::first_come;
     const auto result =
         simulation::run_program(program, bytes_, schedule_.shared_topology(), options, progress_);
     return *std::max_element(result.finish.begin(), result.finish.end());

@@ -41,7 +41,7 @@ class Simulator : public Listener {
     for (std::int32_t rank = 0; rank < npus; ++rank) {
       auto& state = ranks_[at(rank)];
       state.program = rank;
-      programs_.push_back(std::make_unique<Program>(graph_, rank, false));
+      programs_.push_back(std::make_unique<RankProgress>(graph_, rank, false));
       const auto queues = static_cast<std::int32_t>(dims_.size()) * system.queues;
       state.active.resize(at(queues));
       state.running.assign(at(queues), 0);
@@ -186,7 +186,7 @@ class Simulator : public Listener {
   }
 
   void issue(std::int32_t rank, std::int32_t number, std::uint32_t row) {
-    const Program& program = *programs_[at(number)];
+    const RankProgress& program = *programs_[at(number)];
     const auto& c = program.workload.columns();
     const Handler done{Handler::Kind::node, number, row};
     const bool of_workload = number < workload_.npus();
@@ -274,7 +274,7 @@ class Simulator : public Listener {
   }
 
   void node_done(std::int32_t rank, std::int32_t number, std::uint32_t row) {
-    Program& program = *programs_[at(number)];
+    RankProgress& program = *programs_[at(number)];
     program.finish(row);
     if (number < workload_.npus()) end_[row] = network_.now();
     advance(number);
@@ -503,7 +503,8 @@ class Simulator : public Listener {
     const auto place =
         stream.members == nullptr ? stream.rank : line_in(stream.rank, *stream.members).position;
     const auto program = static_cast<std::int32_t>(programs_.size());
-    programs_.push_back(std::make_unique<Program>(algorithms_[at(phase.algorithm)], place, true));
+    programs_.push_back(
+        std::make_unique<RankProgress>(algorithms_[at(phase.algorithm)], place, true));
     programs_.back()->stream = number;
     programs_.back()->members = stream.members;
     advance(program);
@@ -561,15 +562,15 @@ class Simulator : public Listener {
   Network& network_;
   std::vector<Dimension> dims_;
   const Workload& workload_;
-  Graph graph_;
+  WorkloadGraph graph_;
   std::vector<Nanoseconds> begin_, end_;  // per node of the workload; -1: not yet
   std::vector<MemoryQueue> memories_;
-  std::vector<Graph> algorithms_;
+  std::vector<WorkloadGraph> algorithms_;
   const Column<std::int32_t>& algorithm_of_;
   const System& system_;
   std::vector<RankState> ranks_;
   // Those of ranks first, then those of collectives.
-  std::vector<std::unique_ptr<Program>> programs_;
+  std::vector<std::unique_ptr<RankProgress>> programs_;
   std::vector<DataSet> datasets_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::int32_t> free_streams_;  // finished streams, for reuse

@@ -14,7 +14,7 @@ constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 }  // namespace
 
 // Children are in the order of a hash set into which they were inserted one by one, row by row.
-Graph::Graph(const Workload& workload) : workload_(&workload) {
+WorkloadGraph::WorkloadGraph(const Workload& workload) : workload_(&workload) {
   const auto& c = workload.columns();
   const auto rows = c.rank.size();
   parents_.assign(rows, 0);
@@ -51,7 +51,7 @@ Graph::Graph(const Workload& workload) : workload_(&workload) {
   }
 }
 
-std::vector<std::uint32_t> Graph::roots(std::int32_t rank) const {
+std::vector<std::uint32_t> WorkloadGraph::roots(std::int32_t rank) const {
   // ASTRA-sim inserts each node of the file, then its parents, into one hash map, and iterates over it.
   HashOrder map;
   const auto& c = workload_->columns();

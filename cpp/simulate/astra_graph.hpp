@@ -9,10 +9,10 @@
 
 namespace tacos::astra {
 
-class Graph {
+class WorkloadGraph {
  public:
   // Keeps a reference to the workload, which must outlive it.
-  explicit Graph(const Workload& workload);
+  explicit WorkloadGraph(const Workload& workload);
 
   const Workload& workload() const { return *workload_; }
   std::uint64_t hash(std::size_t row) const {

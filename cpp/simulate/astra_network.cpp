@@ -186,7 +186,7 @@ void Network::later(std::int32_t rank, Nanoseconds delay, const Handler& handler
 
 void Network::schedule(Nanoseconds delay, EventKind kind, std::int32_t what) {
   if (delay > kLongest - now_) invalid("the simulated run takes over 26 days");
-  agenda_.add(now_ + delay, {what, kind});
+  events_.add(now_ + delay, {what, kind});
 }
 
 Nanoseconds Network::unaware_delay(const Message& message) const {

@@ -19,7 +19,7 @@
 
 #include "model/routes.hpp"
 #include "model/topology.hpp"
-#include "simulate/astra_agenda.hpp"
+#include "simulate/astra_events.hpp"
 #include "support/progress.hpp"
 
 namespace tacos::astra {
@@ -149,7 +149,7 @@ class Network {
   std::vector<Dimension> dims_;
   bool aware_, record_;
   Nanoseconds now_ = 0;
-  Agenda<Event> agenda_;
+  EventQueue<Event> events_;
   std::vector<Link> links_;
   std::unique_ptr<Routes> routes_;
   std::vector<RouteId> route_table_;                     // by src · NPUs + dst, for small networks
@@ -166,9 +166,9 @@ class Network {
 template <typename Report>
 void Network::run(Listener& listener, Report&& report) {
   std::uint64_t count = 0;
-  while (!agenda_.empty()) {
-    now_ = agenda_.next_time();
-    agenda_.run_next([&](const Event& event) {
+  while (!events_.empty()) {
+    now_ = events_.next_time();
+    events_.run_next([&](const Event& event) {
       switch (event.kind) {
         case EventKind::arrival: {
           Message& message = messages_[static_cast<std::size_t>(event.what)];

@@ -17,9 +17,9 @@
 namespace tacos::astra {
 
 // The progress of one rank through the nodes of one workload.
-class Program {
+class RankProgress {
  public:
-  Program(const Graph& nodes, std::int32_t rank, bool custom)
+  RankProgress(const WorkloadGraph& nodes, std::int32_t rank, bool custom)
       : workload(nodes.workload()), graph_(nodes), first_(workload.begin(rank)), custom_(custom) {
     const auto size = workload.end(rank) - first_;
     waiting_.resize(size);
@@ -127,7 +127,7 @@ class Program {
     }
   }
 
-  const Graph& graph_;
+  const WorkloadGraph& graph_;
   std::size_t first_;
   bool custom_;
   std::size_t under_way_ = 0;

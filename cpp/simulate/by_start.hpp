@@ -1,4 +1,4 @@
-// The transfers of a schedule, ordered by start and then by number, a few hundred thousand at a time. Sorting
+// The transfers of a schedule, ordered by start and then by number, a few thousand at a time. Sorting
 // all of them at once would take more memory than the schedule itself.
 #pragma once
 
@@ -22,11 +22,15 @@ class ByStart {
   };
 
   // The schedule must be packed, and its routes must have one leg.
-  explicit ByStart(const Schedule& schedule, std::size_t at_a_time = std::size_t{1} << 18)
+  ByStart(const Schedule& schedule, std::size_t at_a_time)
       : stored_(schedule.stored()),
         cursor_(stored_.lane_begin.begin(), stored_.lane_begin.end() - 1) {
     const auto& starts = stored_.start;
     const auto latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
+    if (starts.size() <= at_a_time) {  // counting would take longer than sorting
+      limits_.push_back(std::uint64_t{latest} + 1);
+      return;
+    }
     int shift = 0;
     while (latest >> shift > 0xffff) ++shift;
     std::vector<std::size_t> count((latest >> shift) + 1, 0);

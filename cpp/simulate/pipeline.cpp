@@ -9,7 +9,7 @@ namespace tacos {
 
 namespace {
 
-struct Step {
+struct StagePass {
   std::int32_t chunk, microbatch;
   Pass pass;
 };
@@ -46,8 +46,8 @@ std::int32_t first_group(const Pipeline& p) {
 }
 
 // Passes of a stage in order: micro-batches in groups of about `stages`, each group chunk by chunk.
-std::vector<Step> passes(const Pipeline& p, Pass pass) {
-  std::vector<Step> found;
+std::vector<StagePass> passes(const Pipeline& p, Pass pass) {
+  std::vector<StagePass> found;
   found.reserve(static_cast<std::size_t>(p.microbatches) * static_cast<std::size_t>(p.chunks));
   for (std::int32_t begin = 0, end = first_group(p); begin < p.microbatches;
        begin = end, end += p.stages) {
@@ -61,9 +61,9 @@ std::vector<Step> passes(const Pipeline& p, Pass pass) {
   return found;
 }
 
-std::vector<Step> order_of(const Pipeline& p, std::int32_t stage) {
-  const std::vector<Step> ahead = passes(p, Pass::forward);
-  std::vector<Step> back = passes(p, Pass::backward);
+std::vector<StagePass> order_of(const Pipeline& p, std::int32_t stage) {
+  const std::vector<StagePass> ahead = passes(p, Pass::forward);
+  std::vector<StagePass> back = passes(p, Pass::backward);
   const std::size_t count = ahead.size();
   std::size_t warm_up = count;
   if (p.rule == PipelineRule::gpipe) {
@@ -74,7 +74,7 @@ std::vector<Step> order_of(const Pipeline& p, std::int32_t stage) {
     const std::int32_t needed = 2 * (p.stages - stage - 1) + (p.chunks - 1) * first_group(p);
     warm_up = std::min<std::size_t>(count, static_cast<std::size_t>(needed));
   }
-  std::vector<Step> order(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(warm_up));
+  std::vector<StagePass> order(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(warm_up));
   order.reserve(2 * count);
   for (std::size_t i = 0; i < count; ++i) {
     if (warm_up + i < count) {
@@ -128,7 +128,7 @@ class Simulation {
 
  private:
   struct Row {
-    Step step;
+    StagePass entry;
     std::int64_t start, end;
   };
 
@@ -156,12 +156,12 @@ class Simulation {
   // Computes the gradients of weights that have waited longest.
   void weigh(std::int32_t stage) {
     const auto s = static_cast<std::size_t>(stage);
-    const Step step = later_[s].front();
+    const StagePass entry = later_[s].front();
     later_[s].pop_front();
     const std::int64_t start = free_[s];
     const std::int64_t end =
-        start + stretched(p_.weight[part(stage, step.chunk)], stage, step.microbatch);
-    rows_[s].push_back({{step.chunk, step.microbatch, Pass::weight}, start, end});
+        start + stretched(p_.weight[part(stage, entry.chunk)], stage, entry.microbatch);
+    rows_[s].push_back({{entry.chunk, entry.microbatch, Pass::weight}, start, end});
     free_[s] = end;
   }
 
@@ -171,21 +171,21 @@ class Simulation {
     if (next_[s] == orders_[s].size()) {
       return false;
     }
-    const Step step = orders_[s][next_[s]];
-    const std::int32_t place = step.chunk * p_.stages + stage;
+    const StagePass entry = orders_[s][next_[s]];
+    const std::int32_t place = entry.chunk * p_.stages + stage;
     const std::int32_t last = p_.stages * p_.chunks - 1;
-    const std::size_t here = part(stage, step.chunk);
-    const bool ahead = step.pass == Pass::forward;
+    const std::size_t here = part(stage, entry.chunk);
+    const bool ahead = entry.pass == Pass::forward;
     std::int64_t arrival = 0;
     if (ahead && place > 0) {
-      arrival = forward_at_[cell(place - 1, step.microbatch)];
+      arrival = forward_at_[cell(place - 1, entry.microbatch)];
     } else if (!ahead && place < last) {
-      arrival = backward_at_[cell(place + 1, step.microbatch)];
+      arrival = backward_at_[cell(place + 1, entry.microbatch)];
     }
-    if (arrival < 0 || (!ahead && forward_at_[cell(place, step.microbatch)] < 0)) {
+    if (arrival < 0 || (!ahead && forward_at_[cell(place, entry.microbatch)] < 0)) {
       return false;
     }
-    const bool first = ahead && step.microbatch == 0;
+    const bool first = ahead && entry.microbatch == 0;
     if (first) {
       arrival = std::max(arrival, p_.ready_start[here]);
     }
@@ -196,19 +196,19 @@ class Simulation {
     const std::int64_t start = std::max(free_[s], arrival);
     std::int64_t duration =
         ahead ? p_.forward[here] : p_.backward[here] - (split ? p_.weight[here] : 0);
-    std::int64_t end = start + stretched(duration, stage, step.microbatch);
+    std::int64_t end = start + stretched(duration, stage, entry.microbatch);
     if (first) {
       end = std::max(end, p_.ready_end[here]);
     }
-    rows_[s].push_back({step, start, end});
+    rows_[s].push_back({entry, start, end});
     const std::int64_t sending = ahead ? (place < last ? p_.send_forward[here] : 0)
                                        : (place > 0 ? p_.send_backward[here] : 0);
-    (ahead ? forward_at_ : backward_at_)[cell(place, step.microbatch)] = end + sending;
+    (ahead ? forward_at_ : backward_at_)[cell(place, entry.microbatch)] = end + sending;
     free_[s] = p_.blocking ? end + sending : end;
     held_[s] += ahead ? 1 : -1;
     most_[s] = std::max(most_[s], held_[s]);
     if (!ahead && split) {
-      later_[s].push_back(step);
+      later_[s].push_back(entry);
     }
     ++next_[s];
     return true;
@@ -219,9 +219,9 @@ class Simulation {
     for (std::size_t s = 0; s < rows_.size(); ++s) {
       for (const Row& row : rows_[s]) {
         found.stage.push_back(static_cast<std::int32_t>(s));
-        found.chunk.push_back(row.step.chunk);
-        found.microbatch.push_back(row.step.microbatch);
-        found.pass.push_back(static_cast<std::uint8_t>(row.step.pass));
+        found.chunk.push_back(row.entry.chunk);
+        found.microbatch.push_back(row.entry.microbatch);
+        found.pass.push_back(static_cast<std::uint8_t>(row.entry.pass));
         found.start_ps.push_back(row.start);
         found.end_ps.push_back(row.end);
       }
@@ -236,9 +236,9 @@ class Simulation {
   std::vector<std::int64_t> forward_at_, backward_at_;
   std::vector<std::int64_t> free_;
   std::vector<std::size_t> next_;
-  std::vector<std::deque<Step>> later_;
+  std::vector<std::deque<StagePass>> later_;
   std::vector<std::int32_t> held_, most_;
-  std::vector<std::vector<Step>> orders_;
+  std::vector<std::vector<StagePass>> orders_;
   std::vector<std::vector<Row>> rows_;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "model/channel_routes.hpp"
 #include "support/index.hpp"
 #include "support/pairs.hpp"
 #include "timing/agenda.hpp"
@@ -180,14 +181,7 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
   each_message(program, [&](StepId, ThreadId, NodeId src, NodeId dst) {
     if (pairs.empty() || pairs.back() != pair_key(src, dst)) pairs.push_back(pair_key(src, dst));
   });
-  std::sort(pairs.begin(), pairs.end());
-  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  std::vector<NodeId> from, to;
-  for (const auto pair : pairs) {
-    from.push_back(static_cast<NodeId>(pair >> 32));
-    to.push_back(static_cast<NodeId>(pair & 0xffffffff));
-  }
-  const Routes shortest = shortest_routes(topology, from, to, progress);
+  const ChannelRoutes defaults(topology, std::move(pairs), progress);
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
   const auto add = [&](std::span<const LinkId> path) {
@@ -209,11 +203,7 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
       if (added && !given.empty() && s.thread_rank[at(t)] == src && ends_at(network, given, dst)) {
         add(given);
       } else if (added) {
-        const auto pair = std::lower_bound(pairs.begin(), pairs.end(), pair_key(src, dst));
-        const auto ways = channel_routes(network, src, dst);
-        add(ways.empty()
-                ? shortest.links(static_cast<RouteId>(pair - pairs.begin()))
-                : std::span<const LinkId>(ways[at(s.thread_channel[at(t)]) % ways.size()]));
+        add(defaults.routes()->links(defaults.of(src, dst, s.thread_channel[at(t)])));
       }
     }
     connection[at(step)] = last_id;

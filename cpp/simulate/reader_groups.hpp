@@ -34,9 +34,9 @@ class ReaderGroups {
     std::uint32_t reads, writes;  // turns, or kFree if nothing waits for them
   };
 
-  // The routes of the schedule are paths of one leg. With `cells`, ends() are known.
-  ReaderGroups(const Schedule& schedule, bool cells, const Progress& progress)
-      : schedule_(schedule), known_cells_(cells), lanes_(at(schedule.lanes())) {
+  // The routes of the schedule are paths of one leg.
+  ReaderGroups(const Schedule& schedule, const Progress& progress)
+      : schedule_(schedule), lanes_(at(schedule.lanes())) {
     const auto nodes = at(schedule.topology().nodes());
     at_node_.resize(nodes);
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -59,12 +59,6 @@ class ReaderGroups {
   const Task& operator[](Number number) const { return tasks_[number]; }
   // Transfers that wait for no data.
   const LargeVector<Number>& initial() const { return initial_; }
-  std::size_t cells() const { return cells_; }
-  // The chunk at its source and at its destination, if known; kFree if nothing waits for these data.
-  struct Ends {
-    std::uint32_t from, to;
-  };
-  const Ends& ends(Number number) const { return ends_[number]; }
 
   void prefetch_write(std::uint32_t turn) const {
     if ((turn & kDirect) != 0) {
@@ -151,7 +145,6 @@ class ReaderGroups {
     // Numbers: of the first transfer that reads its input, of the next one, and of the next one that reads its acc.
     std::uint32_t first = 0, next = 0, next_reader = 0;
     std::uint32_t turn = kFree;  // of its one write
-    std::uint32_t cell = kFree;
     Time arrival = 0, first_read = 0;
     std::uint32_t event = 0;  // if it has several turns: where its events begin
   };
@@ -181,7 +174,6 @@ class ReaderGroups {
     // Memory that is not needed is never touched.
     turns_.reserve(4 * count);
     initial_.reserve(count);
-    if (known_cells_) ends_.resize(count);
     complete_ = true;
     std::size_t begin = 0, told = 0;
     for (ChunkId chunk = 0; chunk < collective.chunks() && complete_; ++chunk) {
@@ -253,7 +245,6 @@ class ReaderGroups {
       here.first = here.next = first;
       here.next_reader = first + here.inputs;
       first += here.inputs + here.readers;
-      if (known_cells_ && here.readers > 0) here.cell = static_cast<std::uint32_t>(cells_++);
       if (takes_turns(here)) {
         here.event = events;
         events += here.readers + here.writers;
@@ -343,8 +334,6 @@ class ReaderGroups {
       if (!lane.reads_acc || from.writers == 0) initial_.push_back(number);
       if (!takes_turns(to)) writes = to.turn;
       tasks_[number] = {row.start, row.transfer, row.lane, reads, writes};
-      if (!known_cells_) continue;
-      ends_[number] = {lane.reads_acc ? from.cell : kFree, to.cell};
     }
   }
 
@@ -353,14 +342,11 @@ class ReaderGroups {
     std::uint32_t reads, writes;
   };
   const Schedule& schedule_;
-  const bool known_cells_;
   bool complete_ = false;
   std::vector<Lane> lanes_;
   Unfilled<Task> tasks_;
   LargeVector<Turn> turns_;
   LargeVector<Number> initial_;
-  std::size_t cells_ = 0;
-  Unfilled<Ends> ends_;
   // While building only:
   std::vector<AtNode> at_node_;
   std::vector<NodeId> nodes_;  // of the current chunk

@@ -28,9 +28,8 @@ class Replayed {
         delays_ends_(delays_.at_ends()),
         uniform_bytes_(schedule.collective().uniform_bytes()),
         tasks_(tasks),
-        turns_(schedule, tasks, progress) {
-    result_.finish.assign(at(schedule.topology().npus()), 0);
-    result_.busy.assign(at(routes.topology().links()), 0);
+        turns_(schedule, tasks, progress),
+        result_(routes.topology(), schedule.topology().npus()) {
     if (options.record) cause_.assign(tasks.size(), kNone);
   }
 
@@ -84,10 +83,7 @@ class Replayed {
     if (!routes_.topology().is_npu(node)) return;
     result_.finish[at(node)] = now;
     if (!options_.record) return;
-    result_.arrival_npu.push_back(node);
-    result_.arrival_time.push_back(now);
-    result_.arrival_bytes.push_back(bytes(item));
-    result_.arrival_transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+    result_.add_arrival(node, now, bytes(item), static_cast<std::int32_t>(tasks_[item].transfer));
   }
 
   const Schedule& schedule_;

@@ -33,10 +33,10 @@ std::vector<StepId> walk_order(const Program& program) {
 }
 
 // Computes when steps are complete and messages may leave; the users of both event loops derive from it.
-class Steps {
+class StepProgress {
  public:
-  Steps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
-        std::vector<StepId> messages, bool record)
+  StepProgress(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
+               std::vector<StepId> messages, bool record)
       : program_(program),
         s_(program.spec()),
         paths_(paths),
@@ -68,8 +68,7 @@ class Steps {
                      static_cast<std::int32_t>(s_.dep_begin[step + 1] - s_.dep_begin[step]) +
                      (receives(op) || op == StepOp::wait ? 1 : 0);
     }
-    result_.finish.assign(at(program.ranks()), 0);
-    result_.busy.assign(at(topology_.links()), 0);
+    result_ = {topology_, program.ranks()};
   }
 
   Result take_result() { return std::move(result_); }
@@ -112,10 +111,7 @@ class Steps {
     const StepId step = step_of_[item];
     const StepOp op = program_.op(step);
     if (record_ && op != StepOp::signal) {
-      result_.arrival_npu.push_back(paths_.routes->destinations(route(item))[0]);
-      result_.arrival_time.push_back(now);
-      result_.arrival_bytes.push_back(bytes_[at(step)]);
-      result_.arrival_transfer.push_back(step);
+      result_.add_arrival(paths_.routes->destinations(route(item))[0], now, bytes_[at(step)], step);
     }
     if (pulls(op)) done_.emplace_back(step, now + reduce_time(step));
     for (auto r = receiver_begin_[at(step)]; r < receiver_begin_[at(step) + 1]; ++r) {
@@ -126,10 +122,7 @@ class Steps {
   void use(Item item, const Window& window, Time begin, Time end) {
     result_.busy[at(window.link)] += window.busy;
     if (!record_ || program_.op(step_of_[item]) == StepOp::signal) return;
-    result_.link.push_back(window.link);
-    result_.begin.push_back(begin);
-    result_.end.push_back(end);
-    result_.transfer.push_back(step_of_[item]);
+    result_.add_interval(window.link, begin, end, step_of_[item]);
   }
   bool blocking() const { return topology_.spec().link_model == LinkModel::blocking; }
 
@@ -213,11 +206,12 @@ class Steps {
 };
 
 // For service.hpp: links serve one message at a time.
-class ServedSteps : public Steps {
+class ServedSteps : public StepProgress {
  public:
   ServedSteps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
               std::vector<StepId> messages, bool record, bool in_order)
-      : Steps(program, paths, std::move(bytes), std::move(messages), record), in_order_(in_order) {
+      : StepProgress(program, paths, std::move(bytes), std::move(messages), record),
+        in_order_(in_order) {
     first_leg_.reserve(step_of_.size());
     for (Item item = 0; item < step_of_.size(); ++item) {
       first_leg_.push_back(waits_.size());
@@ -308,9 +302,9 @@ class ServedSteps : public Steps {
 };
 
 // For shared_loop.hpp: messages share links.
-class SharedSteps : public Steps {
+class SharedSteps : public StepProgress {
  public:
-  using Steps::Steps;
+  using StepProgress::StepProgress;
 
   std::size_t legs() const {
     std::size_t legs = 0;

@@ -13,7 +13,7 @@
 // channel (channel_routes, as in lift), else what shortest_routes finds.
 //
 // Links serve the messages
-//   dependencies  one at a time, by (ready time, position), see service.hpp;
+//   first_come    one at a time, by (ready time, position), see service.hpp;
 //   order         one at a time, by position;
 //   shared        all at once with fair rates, see shared_loop.hpp; every thread has its own
 //                 connections.
@@ -32,7 +32,7 @@
 namespace tacos::simulation {
 
 struct ProgramOptions {
-  Timing timing = Timing::dependencies;  // not `schedule`
+  Timing timing = Timing::first_come;  // not `schedule`
   bool record = true;
   std::int32_t limit = 0;  // Timing::shared: messages in flight from, and to, an NPU; 0: any number
   // The links of each thread's route, as offsets and a list; a thread without links takes the default route.

@@ -55,10 +55,8 @@ class SharedReplay : public Replayed {
       result_.busy[at(window.link)] += window.busy;
       if (!options_.record) continue;
       const Time hold = blocking ? routes_.topology().latency(window.link) : 0;
-      result_.link.push_back(window.link);
-      result_.begin.push_back(started + window.offset);
-      result_.end.push_back(now + window.offset + hold);
-      result_.transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+      result_.add_interval(window.link, started + window.offset, now + window.offset + hold,
+                           static_cast<std::int32_t>(tasks_[item].transfer));
     }
     if (leg > 0) return;
     const auto c = connection(item);

@@ -7,8 +7,8 @@
 #include <string>
 #include <tuple>
 
-#include "simulate/in_rounds.hpp"
-#include "simulate/in_turn.hpp"
+#include "simulate/jitter_rounds.hpp"
+#include "simulate/order_sweep.hpp"
 #include "simulate/replayed.hpp"
 #include "simulate/shared.hpp"
 #include "support/fetch_ahead.hpp"
@@ -49,14 +49,7 @@ class Replay : public Replayed {
       intervals += rows * routes.links(lane).size();
       arrivals += rows * routes.destinations(lane).size();
     }
-    result_.link.reserve(intervals);
-    result_.begin.reserve(intervals);
-    result_.end.reserve(intervals);
-    result_.transfer.reserve(intervals);
-    result_.arrival_npu.reserve(arrivals);
-    result_.arrival_time.reserve(arrivals);
-    result_.arrival_bytes.reserve(arrivals);
-    result_.arrival_transfer.reserve(arrivals);
+    result_.reserve(intervals, arrivals);
   }
 
   std::size_t legs() const { return tasks_.size() + more_waits_.size(); }
@@ -120,10 +113,8 @@ class Replay : public Replayed {
       take_link(item, now + window.offset, leaves(item, window, now), window.link);
     if (options_.record) {
       for (const auto& window : windows) {
-        result_.link.push_back(window.link);
-        result_.begin.push_back(now + window.offset);
-        result_.end.push_back(leaves(item, window, now));
-        result_.transfer.push_back(static_cast<std::int32_t>(tasks_[item].transfer));
+        result_.add_interval(window.link, now + window.offset, leaves(item, window, now),
+                             static_cast<std::int32_t>(tasks_[item].transfer));
       }
     }
     if (options_.timing == Timing::order) {
@@ -304,25 +295,18 @@ Result simulate(const Schedule& schedule, const Routes& routes, const Options& g
   Options options = given;
   // Transfers start at their scheduled times regardless of the links; conflicts are detected afterwards.
   const bool strict = options.timing == Timing::schedule;
-  if (options.timing != Timing::dependencies) {
+  if (options.timing != Timing::first_come) {
     for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
       if (routes.legs(lane) == schedule.routes().legs(schedule.stored().lane_route[at(lane)]))
         continue;
       invalid("on a topology that forwards differently, timing must be \"first-come\"");
     }
   }
-  if (options.in_turn.value_or(true)) {
-    if (auto result = simulate_in_turn(schedule, routes, options, progress)) {
-      return *std::move(result);
-    }
-    // Bringing the starts of a round into the order of time pays only where jitter gives every transfer a moment of its own.
-    if (!options.in_turn && options.timing == Timing::dependencies &&
-        (!options.record || options.jitter > 0)) {
-      if (auto result = simulate_in_rounds(schedule, routes, options, progress)) {
-        return *std::move(result);
-      }
-    }
-    if (options.in_turn) throw InfeasibleError("the links do not serve in the schedule's order");
+  if (options.shortcut.value_or(true)) {
+    auto result = sweep_in_order(schedule, routes, options, progress);
+    if (!result) result = jitter_in_rounds(schedule, routes, options, progress);
+    if (result) return *std::move(result);
+    if (options.shortcut) throw InfeasibleError("only the event loop can follow this run");
   }
   // If routes have one link, links are occupied in the order of starts, so comparing with the last user suffices.
   const bool simple = routes.all_links().size() == at(routes.count());

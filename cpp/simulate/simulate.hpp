@@ -1,8 +1,8 @@
 // Simulation of schedules on a network.
 //
 // The transfers of the schedule, in the order of its starts, go through the service rule of
-// service.hpp. Dependencies are derived from the schedule's own times (turns.hpp); `Timing` determines how its start
-// times are used. Every transfer reads the same values as in the schedule, so a run computes
+// service.hpp; two shortcuts find the same without events (order_sweep.hpp, jitter_rounds.hpp), but make no record. Dependencies are
+// derived from the schedule's own times (turns.hpp); `Timing` determines how its start times are used. Every transfer reads the same values as in the schedule, so a run computes
 // the same results, only at other times.
 //
 // Disturbances do not change the rule. If a link's speed changes over time, bytes pass at the current
@@ -26,14 +26,14 @@
 namespace tacos::simulation {
 
 enum class Timing : std::uint8_t {
-  dependencies,  // a transfer starts when its data have arrived and its links are free
-  order,         // the same, and every link serves its legs in the order of the schedule's starts
-  schedule,      // at the schedule's own starts; fails if that is impossible
-  shared,        // when its data have arrived and its connection is free; links are shared fairly
+  first_come,  // a transfer starts when its data have arrived and its links are free
+  order,       // the same, and every link serves its legs in the order of the schedule's starts
+  schedule,    // at the schedule's own starts; fails if that is impossible
+  shared,      // when its data have arrived and its connection is free; links are shared fairly
 };
 
 struct Options {
-  Timing timing = Timing::dependencies;
+  Timing timing = Timing::first_come;
   bool congestion = true;
   bool record = true;  // record intervals, arrivals and causes, not only each NPU's finish
   std::unordered_map<LinkId, std::vector<Change>> changes;  // of links whose speed changes
@@ -42,11 +42,16 @@ struct Options {
   std::vector<std::int64_t> reduce_slowdown;
   Time jitter = 0;  // each delay is uniform between 0 and this
   std::uint64_t seed = 0;
-  // For tests: true forces one sweep over the schedule (in_turn.hpp; fails for other runs), false forces the event loop.
-  std::optional<bool> in_turn = std::nullopt;
+  // For tests: true forces a shortcut (order_sweep.hpp, jitter_rounds.hpp; other runs fail), false the event loop.
+  std::optional<bool> shortcut = std::nullopt;
 };
 
 struct Result {
+  Result() = default;
+  Result(const Topology& topology, std::int32_t npus)
+      : finish(static_cast<std::size_t>(npus), 0),
+        busy(static_cast<std::size_t>(topology.links()), 0) {}
+
   // The intervals in which links were busy, with their transfers, ordered by begin.
   LargeVector<LinkId> link;
   LargeVector<Time> begin, end;
@@ -60,6 +65,29 @@ struct Result {
   // Always filled in:
   std::vector<Time> finish;  // per NPU: its last arrival, or 0
   std::vector<Time> busy;    // per link: total busy time
+
+  void reserve(std::size_t intervals, std::size_t arrivals) {
+    link.reserve(intervals);
+    begin.reserve(intervals);
+    end.reserve(intervals);
+    transfer.reserve(intervals);
+    arrival_npu.reserve(arrivals);
+    arrival_time.reserve(arrivals);
+    arrival_bytes.reserve(arrivals);
+    arrival_transfer.reserve(arrivals);
+  }
+  void add_interval(LinkId which, Time from, Time until, std::int32_t by) {
+    link.push_back(which);
+    begin.push_back(from);
+    end.push_back(until);
+    transfer.push_back(by);
+  }
+  void add_arrival(NodeId npu, Time when, std::int64_t bytes, std::int32_t of) {
+    arrival_npu.push_back(npu);
+    arrival_time.push_back(when);
+    arrival_bytes.push_back(bytes);
+    arrival_transfer.push_back(of);
+  }
 };
 
 // Sorts the intervals by begin.

@@ -29,7 +29,7 @@ using service::kNone;
 struct Move {
   RouteId route;
   ChunkId chunk;
-  std::uint32_t pending;  // unmet waits; those of a gang are counted at its leader
+  std::uint32_t pending;  // unmet waits; those of a gang are counted at its head
   std::uint32_t gang;     // its number, or kNone
   // The cells it reads and writes; with trees, their positions in touched_.
   std::uint32_t source, destination;
@@ -80,7 +80,6 @@ class Dependencies {
     return moves_[item].pending == 0 && (gangs_.empty() || leads(item));
   }
 
-  bool has_gangs() const { return !gangs_.empty(); }
   // The transfers that must start together with this one, itself included; empty if there are none.
   std::span<const Item> gang(Item item) const {
     if (gangs_.empty() || moves_[item].gang == kNone) return {};
@@ -115,7 +114,7 @@ class Dependencies {
     if (const auto wait = next_wait(item); wait != kNone) prefetch_move(waits_[wait].item);
   }
 
-  // Events. They call `release(leader)` for each transfer or gang that need not wait any more.
+  // Events. They call `release(head)` for each transfer or gang that need not wait any more.
   template <typename Release>
   void on_start(Item item, Release&& release) {
     if (!moves_[item].reads_acc) return;
@@ -308,9 +307,9 @@ class Dependencies {
     members_.resize(gangs_.back());
     auto next = gangs_;
     for (Item item = 0; item < moves_.size(); ++item) {
-      const Item leader = root(item);
-      if (size[leader] < 2) continue;
-      moves_[item].gang = moves_[leader].gang;
+      const Item head = root(item);
+      if (size[head] < 2) continue;
+      moves_[item].gang = moves_[head].gang;
       members_[next[moves_[item].gang]++] = item;
     }
   }

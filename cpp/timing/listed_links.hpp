@@ -63,10 +63,6 @@ class ListedLinks {
     return start;
   }
 
-  Tick last_start(LinkId link) const { return links_[at(link)].start; }
-  // Lets the last leg of a link keep it until `until`.
-  void keep(LinkId link, Tick until) { links_[at(link)].free = until; }
-
  private:
   struct Link {
     Tick free = 0;              // when it becomes free

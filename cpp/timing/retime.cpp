@@ -9,12 +9,10 @@
 #include <utility>
 
 #include "support/fetch_ahead.hpp"
-#include "support/large.hpp"
-#include "timing/as_listed.hpp"
 #include "timing/crossings.hpp"
 #include "timing/dependencies.hpp"
 #include "timing/quantum.hpp"
-#include "timing/round_service.hpp"
+#include "timing/retime_sweep.hpp"
 #include "timing/service.hpp"
 
 namespace tacos {
@@ -81,16 +79,19 @@ std::optional<std::vector<Item>> sorted_rows(const Collective& collective, const
   return result;
 }
 
-// An order as the event loop sees it: dependencies by step, and durations. Subclasses record the starts.
+// An order as the event loop sees it: dependencies by step, durations, and the starts that it finds.
 class Ordered {
  public:
   Ordered(const Collective& collective, const Routes& routes, const Order& order,
           std::span<const Item> rows, const Progress& progress)
       : collective_(collective),
         routes_(routes),
-        dependencies_(collective, routes, order, rows, progress) {}
+        dependencies_(collective, routes, order, rows, progress),
+        starts_(dependencies_.legs(), -1) {}
 
   std::size_t legs() const { return dependencies_.legs(); }
+  // Of every leg of every item, item by item.
+  std::vector<Time> take_starts() { return std::move(starts_); }
 
   RouteId route(Item item) const { return dependencies_.move(item).route; }
   ChunkId chunk(Item item) const { return dependencies_.move(item).chunk; }
@@ -98,7 +99,6 @@ class Ordered {
     return uniform_bytes_ > 0 ? uniform_bytes_ : collective_.bytes(chunk(item));
   }
   std::span<const Item> gang(Item item) const { return dependencies_.gang(item); }
-  bool has_gangs() const { return dependencies_.has_gangs(); }
   // Whether each member starts before another one's arrival changes what it reads.
   bool in_time(std::span<const Item> gang, std::span<const Time> delays,
                std::span<Time> least) const {
@@ -149,6 +149,20 @@ class Ordered {
     if (i + 11 < arrivals.size()) dependencies_.prefetch_wait(arrivals[i + 11].item);
     if (i + 5 < arrivals.size()) dependencies_.prefetch_waiting(arrivals[i + 5].item);
   }
+  void prefetch_start(Item item, bool again) const {
+    if (again) {
+      dependencies_.prefetch_source(item);
+      fetch_ahead(&starts_[dependencies_.move(item).first_start]);
+    } else {
+      dependencies_.prefetch_move(item);
+    }
+  }
+  template <typename Ready>
+  void on_start(Item item, Leg leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
+    starts_[dependencies_.move(item).first_start + leg] = now;
+    if (leg > 0) return;
+    dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
+  }
   template <typename Ready>
   void on_arrival(Item item, Leg leg, std::size_t end, Time, Ready&& ready) {
     if (!is_last(item, leg)) {
@@ -158,7 +172,7 @@ class Ordered {
     }
   }
 
- protected:
+ private:
   bool is_last(Item item, Leg leg) const {
     return static_cast<std::int32_t>(leg) + 1 == routes_.legs(route(item));
   }
@@ -178,140 +192,20 @@ class Ordered {
   const std::int64_t uniform_bytes_ = collective_.uniform_bytes();
   const std::int64_t reduce_Bps_ = routes_.topology().spec().reduce_bandwidth_Bps;
   dependencies::Dependencies dependencies_;
-};
-
-// An order that keeps the start of every leg of every item, item by item.
-class Listing : public Ordered {
- public:
-  Listing(const Collective& collective, const Routes& routes, const Order& order,
-          std::span<const Item> rows, const Progress& progress)
-      : Ordered(collective, routes, order, rows, progress), starts_(legs(), -1) {}
-
-  std::vector<Time> take_starts() { return std::move(starts_); }
-
-  void prefetch_start(Item item, bool again) const {
-    if (again) {
-      dependencies_.prefetch_source(item);
-      fetch_ahead(&starts_[dependencies_.move(item).first_start]);
-    } else {
-      dependencies_.prefetch_move(item);
-    }
-  }
-  template <typename Ready>
-  void on_start(Item item, Leg leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
-    starts_[dependencies_.move(item).first_start + leg] = now;
-    if (leg > 0) return;
-    dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
-  }
-
- private:
   std::vector<Time> starts_;
 };
-
-// An order of one-leg transfers that writes starts to their final place, since those of a lane come in order of time.
-class Packing : public Ordered {
- public:
-  Packing(const Collective& collective, const Routes& routes, const Order& order,
-          std::span<const Item> rows, const Progress& progress)
-      : Ordered(collective, routes, order, rows, progress), begin_(at(routes.count()) * 4 + 1, 0) {
-    for (const Item row : rows) {
-      ++begin_[at(order.route[row]) * 4 + at(order.op[row]) * 2 + order.reads[row] + 1];
-    }
-    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
-    next_.assign(begin_.begin(), begin_.end() - 1);
-    chunk_.resize(rows.size());
-    start_.resize(rows.size());
-  }
-
-  void prefetch_start(Item item, bool again) const {
-    if (again) {
-      dependencies_.prefetch_source(item);
-    } else {
-      dependencies_.prefetch_move(item);
-    }
-  }
-  template <typename Ready>
-  void on_start(Item item, Leg, Time now, std::span<const Routes::Window>, Ready&& ready) {
-    const auto& move = dependencies_.move(item);
-    auto& next = next_[at(move.route) * 4 + (move.reduces ? 2 : 0) + (move.reads_acc ? 1 : 0)];
-    chunk_[at(next)] = move.chunk;
-    start_[at(next)] = now;
-    ++next;
-    dependencies_.on_start(item, [&](Item released) { ready(released, 0); });
-  }
-
-  // Returns nullopt if the starts do not fit 32 bits.
-  std::optional<Transfers> take() {
-    const std::span starts(start_.begin(), dependencies_.size());
-    const Time quantum = common_quantum(starts);
-    std::vector<RouteId> route;
-    std::vector<std::uint8_t> op, reads;
-    std::vector<std::int64_t> begin{0};
-    for (std::size_t key = 0; key + 1 < begin_.size(); ++key) {
-      if (begin_[key] == begin_[key + 1]) continue;
-      route.push_back(static_cast<RouteId>(key / 4));
-      op.push_back(static_cast<std::uint8_t>(key / 2 % 2));
-      reads.push_back(static_cast<std::uint8_t>(key % 2));
-      begin.push_back(begin_[key + 1]);
-      if (starts[at(begin_[key + 1]) - 1] / quantum > kLargestStart) return std::nullopt;
-    }
-    Unfilled<std::uint32_t> start;
-    start.resize(starts.size());
-    for (std::size_t i = 0; i < starts.size(); ++i) {
-      start[i] = static_cast<std::uint32_t>(starts[i] / quantum);
-    }
-    return Transfers{std::move(route),
-                     std::move(op),
-                     std::move(reads),
-                     std::move(begin),
-                     std::move(chunk_).column(),
-                     std::move(start).column(),
-                     quantum};
-  }
-
- private:
-  std::vector<std::int64_t> begin_, next_;  // per lane: by route, op and reads
-  Unfilled<std::uint32_t> chunk_;
-  Unfilled<Time> start_;
-};
-
-[[noreturn]] void refuse_circle() {
-  throw InfeasibleError("the order can never run: two transfers wait for each other");
-}
-
-std::int64_t least_bytes(const Collective& collective, const Order& order,
-                         std::span<const Item> rows) {
-  if (collective.uniform_bytes() > 0) return collective.uniform_bytes();
-  auto least = std::numeric_limits<std::int64_t>::max();
-  for (const Item row : rows) least = std::min(least, collective.bytes(order.chunk[row]));
-  return least;
-}
-
-// The transfers with their starts; nullopt if the order does not suit rounds, or its starts do not fit 32 bits.
-std::optional<Transfers> time_in_rounds(const Collective& collective, const Routes& routes,
-                                        const Order& order, std::span<const Item> rows,
-                                        const Progress& progress) {
-  using Rounds = service::RoundService<Packing>;
-  const auto least = least_bytes(collective, order, rows);
-  if (rows.empty() || !Rounds::suits(routes, {}, least)) return std::nullopt;
-  Packing packing(collective, routes, order, rows, progress);
-  if (packing.has_gangs()) return std::nullopt;
-  const service::Options options{1, true, rows.size(), packing.legs()};
-  const auto started = Rounds(packing, routes, options, least, progress).run();
-  if (!started) return std::nullopt;
-  if (*started < packing.legs()) refuse_circle();
-  return packing.take();
-}
 
 // Start of every leg of every item, item by item.
 std::vector<Time> earliest_starts(const Collective& collective, const Routes& routes,
                                   const Order& order, std::span<const Item> rows, Time quantum,
                                   const Progress& progress) {
-  Listing listing(collective, routes, order, rows, progress);
-  const auto legs = listing.legs();
-  service::Service loop(listing, routes, {quantum, true, rows.size(), legs}, progress);
-  if (loop.run() < legs) refuse_circle();
-  return listing.take_starts();
+  Ordered ordered(collective, routes, order, rows, progress);
+  const auto legs = ordered.legs();
+  service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
+  if (loop.run() < legs) {
+    throw InfeasibleError("the order can never run: two transfers wait for each other");
+  }
+  return ordered.take_starts();
 }
 
 Transfers pack(const Routes& routes, const Order& order, std::span<const Item> rows,
@@ -465,24 +359,18 @@ std::optional<std::vector<Time>> rounded_up(const Collective& collective, const 
 
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
                 const Order& order, std::string provenance, const Progress& progress,
-                std::optional<bool> as_listed) {
+                std::optional<bool> sweep) {
   if (!collective->resolved()) invalid("retiming needs a collective with a number of chunks");
   check(*collective, *routes, order);
   auto listed = sorted_rows(*collective, order);
-  if (as_listed.value_or(true)) {
-    if (auto transfers = time_as_listed(*collective, *routes, order, listed, progress)) {
+  if (sweep.value_or(true)) {
+    if (auto transfers = retime_in_one_sweep(*collective, *routes, order, listed, progress)) {
       return Schedule(std::move(collective), std::move(routes), std::move(*transfers), std::nullopt,
                       std::move(provenance));
     }
-    if (as_listed) throw InfeasibleError("the links do not serve the transfers as they are listed");
+    if (sweep) throw InfeasibleError("the links do not serve the transfers as they are listed");
   }
   const auto rows = listed ? *std::move(listed) : all_rows(order);
-  if (!as_listed) {
-    if (auto transfers = time_in_rounds(*collective, *routes, order, rows, progress)) {
-      return Schedule(std::move(collective), std::move(routes), std::move(*transfers), std::nullopt,
-                      std::move(provenance));
-    }
-  }
   auto starts = earliest_starts(*collective, *routes, order, rows, 1, progress);
   Time quantum = common_quantum(starts);
   const auto latest = [&] {
@@ -501,8 +389,7 @@ std::optional<Schedule> at_starts(const std::shared_ptr<const Collective>& colle
                                   const std::shared_ptr<const Routes>& routes, const Order& order,
                                   std::span<const Time> starts, const std::string& provenance) {
   const Time latest = starts.empty() ? 0 : *std::max_element(starts.begin(), starts.end());
-  std::vector<Item> rows(starts.size());
-  std::iota(rows.begin(), rows.end(), Item{0});
+  const auto rows = all_rows(order);
   Time quantum = common_quantum(starts);
   std::optional<std::vector<Time>> rounded;
   if (latest / quantum > kLargestStart) {

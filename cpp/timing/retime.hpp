@@ -14,9 +14,9 @@
 // The first leg of a transfer is ready when its dependencies are met, every other leg when the one before it
 // has arrived; service.hpp decides when a ready leg starts.
 //
-// Cost: if links serve in the order of the list, one sweep over it (as_listed.hpp) and 8 to 16 bytes per
-// transfer; otherwise some 100 bytes per transfer and, over routes of one link, mostly a few passes in rounds
-// (round_service.hpp), else O(n log w) for n transfers of which w are under way or waiting at a time.
+// Cost: if links serve in the order of the list, one sweep over it (retime_sweep.hpp) and 8 to 16 bytes per
+// transfer; otherwise some 100 bytes per transfer and O(n log w) for n transfers of which w are under way or
+// waiting at a time.
 #pragma once
 
 #include <memory>
@@ -38,11 +38,11 @@ struct Order {
 
 // Transfers of chunks without bytes are left out. Starts are multiples of the schedule's quantum: the
 // largest that divides them or, if they do not fit 32 bits then, a little more than the smallest that makes
-// them fit. `as_listed` is for tests: true allows the sweep only (and refuses other orders), false the event
+// them fit. `sweep` is for tests: true allows the sweep only (and refuses other orders), false the event
 // loop only.
 Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<const Routes> routes,
                 const Order& order, std::string provenance, const Progress& progress,
-                std::optional<bool> as_listed = std::nullopt);
+                std::optional<bool> sweep = std::nullopt);
 
 // A schedule of the same order whose starts are known, one per transfer; all its routes have one leg.
 // If the starts share no quantum that fits 32 bits, they are rounded up to one, in their order.

@@ -54,7 +54,7 @@ def test_equals_runs_of_the_real_binary(folder, variant):
 @pytest.mark.parametrize(("folder", "variant"), RUNS)
 def test_the_command_equals_runs_of_the_real_binary(folder, variant, capsys):
     expected, queues, groups = expected_of(folder, variant)
-    files = {"--system": "system.json", "--network": "network.yml", "--memory": "memory.json"}
+    files = {"--system": "system.json", "--topology": "network.yml", "--memory": "memory.json"}
     options = [
         word for name, end in files.items() for word in (name, f"{folder / variant}.{end}")
     ] + ["--profile", f"astra-sim-{expected['backend'].removeprefix('congestion-')}"]

@@ -125,16 +125,6 @@ def test_how_start_times_count(timing, late, begins):
     assert [begin for _, begin in rows] == begins
 
 
-def test_the_former_name_of_a_rule_still_works():
-    late = [Straggler(npu=0, late="5us")]
-    old, new = (
-        simulate(relay_and_own(), timing=rule, stragglers=late)
-        for rule in ("dependencies", "first-come")
-    )
-    assert old.provenance == new.provenance
-    assert (old.begin_ps == new.begin_ps).all()
-
-
 def test_a_sum_that_comes_early_waits_beside_its_place():
     """In the schedule, NPU 1 sends its acc to 2 at 0, and 0's sum reaches NPU 1 at 2 us.
 

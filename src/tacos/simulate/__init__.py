@@ -18,10 +18,10 @@ import numpy as np
 from tacos import units
 from tacos._core import Program, Routes, Schedule, Topology, Workload
 from tacos._core import simulate as _simulate
-from tacos._core import simulate_as_scheduled as _simulate_as_scheduled
+from tacos._core import simulate_as_scheduled as _unchanged_run
 from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.nodes import Network, topology_of
-from tacos.simulate import astra, programs
+from tacos.simulate import programs
 from tacos.simulate.faults import Fault, Straggler, disturbances
 from tacos.simulate.programs import program_order, program_routes
 from tacos.simulate.trace import Trace
@@ -74,7 +74,7 @@ def simulate(
     topology: Network | None = None,
     *,
     size: units.Quantity | None = None,
-    timing: Literal["first-come", "order", "schedule", "shared", "dependencies"] = "first-come",
+    timing: Literal["first-come", "order", "schedule", "shared"] = "first-come",
     congestion: bool = True,
     faults: Iterable[Fault] = (),
     jitter: units.Quantity = 0,
@@ -95,7 +95,7 @@ def simulate(
 
     - ``"first-come"``: not at all. A transfer is ready when its data have arrived, and every link serves
       transfers first come, first served: by ready time, then by position in the schedule. This is how a
-      network runs a schedule without its times. ``"dependencies"`` is the former name of this rule.
+      network runs a schedule without its times.
     - ``"order"``: as an order. Every link serves its transfers one after the other in the
       schedule's order, like an executor with one queue per link: a transfer that waits for data delays
       those behind it.
@@ -167,8 +167,6 @@ def simulate(
     if isinstance(schedule, Workload):
         raise TypeError("a workload runs on a simulated system: use tacos.simulate.astra.run")
     check_type("schedule", schedule, Schedule, Program, str, os.PathLike)
-    if timing == "dependencies":
-        timing = "first-come"
     faults = _all_of("faults", faults, Fault)
     stragglers = _all_of("stragglers", stragglers, Straggler)
     jitter_ps = units.time_ps(jitter, what="jitter", bare=False)
@@ -180,6 +178,8 @@ def simulate(
             raise ValueError(
                 f"profile {profile!r} does not take timing, congestion, record or disturbances"
             )
+        from tacos.simulate import astra
+
         return astra.trace(schedule, topology, profile=profile, size=size, progress=progress)
     if isinstance(schedule, str | os.PathLike):
         schedule = _loaded(schedule)
@@ -214,7 +214,7 @@ def simulate(
         """Return the run on the schedule's own network if it follows the schedule; this check needs no memory."""
         if timing == "shared" or not congestion or packed.form != "packed":
             return None
-        return _simulate_as_scheduled(packed, _lane_routes(packed, None), progress)
+        return _unchanged_run(packed, _lane_routes(packed, None), progress)
 
     def run(over: Routes, whole: bool, jitter: int, **columns: Any) -> dict[str, NDArray[Any]]:
         return _simulate(
@@ -282,10 +282,10 @@ def _loaded(path: str | os.PathLike[str]) -> Schedule | Program:
     """Return the content of a file."""
     from tacos import formats
 
-    found: Schedule | Program | Topology = formats.load(path)
-    if isinstance(found, Topology):
+    found = formats.load(path)
+    if isinstance(found, Topology | Workload):
         raise ValueError(  # noqa: TRY004, the type is right, the file is not
-            f"{path} holds a topology; simulate() needs a schedule or a program"
+            f"{path} holds a {type(found).__name__.lower()}; simulate() needs a schedule or a program"
         )
     return found
 

@@ -5,7 +5,6 @@ A rank has four streams: computations; sends, collectives, loads and stores; rec
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +81,8 @@ class Timeline:
                 if not name.endswith(".gz"):
                     write(self, out)
                     return
+                import gzip
+
                 # The file holds no name or time of creation, so equal timelines give equal files.
                 with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
                     write(self, stream)  # type: ignore[arg-type]

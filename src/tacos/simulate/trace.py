@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, NDArray
+    from pandas import DataFrame
+    from pyarrow import Table
 
     from tacos._core import Topology
     from tacos.simulate.faults import Fault, Straggler
@@ -217,7 +219,7 @@ class Trace:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "provenance", dict(provenance))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name in RECORDED:
             raise AttributeError(f"this trace has no {name}: the run was not recorded")
         raise AttributeError(f"a trace has no {name}")
@@ -407,15 +409,15 @@ class Trace:
     def _repr_html_(self) -> str:
         return to_html(self)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return the busy intervals as a pandas DataFrame with the columns of `rows` and the nodes' names; needs pandas."""
         return frames.to_pandas(self.rows(), topology=self.topology)
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> Table:
         """Return the busy intervals as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``."""
         return frames.to_arrow(self.rows())
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the busy intervals for any library that supports the Arrow PyCapsule interface."""
         return frames.arrow_stream(self.rows())
 

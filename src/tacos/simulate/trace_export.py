@@ -5,7 +5,6 @@ Files are written in batches, so writing a long trace takes little memory.
 
 from __future__ import annotations
 
-import gzip
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +82,8 @@ def _compressed(out: IO[bytes], wanted: bool) -> Iterator[IO[bytes]]:
     if not wanted:
         yield out
         return
+    import gzip
+
     # The file holds no name or time of creation, so equal traces give equal files.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=5, mtime=0) as stream:
         yield stream  # type: ignore[misc]

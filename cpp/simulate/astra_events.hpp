@@ -14,7 +14,7 @@
 namespace tacos::astra {
 
 template <typename Event>
-class Agenda {
+class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
 

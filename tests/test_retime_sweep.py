@@ -1,7 +1,8 @@
-"""Timing in one sweep or in rounds finds the event loop's times; orders that it would change are left to it."""
+"""Timing in one sweep finds the event loop's times; orders that it would change are left to it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +20,16 @@ from tests.support import oracle
 from tests.support.schedules import US
 from tests.support.strategies import Order, orders, random_topologies
 
+SEEDED = settings(max_examples=80, derandomize=True)
+"""The same examples in every run, since the tests count how many of them are swept."""
 SPEED = {"bandwidth": "1GB/s", "latency": "1us"}
 
 
-def timed(order, as_listed):
+def share(taken):
+    return taken[True] / taken.total()
+
+
+def timed(order, sweep):
     """Time an order in one sweep (True), by the event loop (False) or either (None); None if refused."""
     route, chunk, step, op, reads = np.array(order.rows, np.int64).reshape(-1, 5).T.copy()
     try:
@@ -34,7 +41,7 @@ def timed(order, as_listed):
             step.astype(np.int32),
             op.astype(np.uint8),
             reads.astype(np.uint8),
-            as_listed=as_listed,
+            sweep=sweep,
         )
     except InfeasibleError:
         return None
@@ -50,40 +57,60 @@ def order_of(schedule):
     return Order(schedule.collective, schedule.routes, sorted(rows, key=lambda row: row[2]))
 
 
-@given(orders())
-@settings(max_examples=50)
-def test_a_sweep_finds_what_the_event_loop_finds(order):
+def compare(taken, order):
+    """Compare a sweep with the event loop; count in `taken` whether there is one. Return the event loop's schedule."""
     swept, expected = timed(order, True), timed(order, False)
-    assert swept is None or swept == expected
-    assert timed(order, None) == expected  # in rounds, where a sweep does not apply
-    again = order_of(expected)
-    swept, expected = timed(again, True), timed(again, False)
-    assert swept is None or swept == expected
-    assert timed(again, None) == expected
-
-
-@given(orders(random_topologies(max_npus=4), max_chunks=2))
-@settings(max_examples=50)
-def test_slow_networks_too(order):
-    """Starts beyond 32 bits are rounded."""
-    swept, expected = timed(order, True), timed(order, False)
-    assert swept is None or swept == expected
+    assert swept in (None, expected)
     assert timed(order, None) == expected
+    if expected is not None and expected.transfers:
+        taken[swept is not None] += 1
+    return expected
 
 
-@given(order=orders(), seed=st.integers(0, 99))
-@settings(max_examples=50)
-def test_lists_that_are_no_way_to_run_anything(order, seed):
+def test_a_sweep_finds_what_the_event_loop_finds():
+    listed: Counter[bool] = Counter()
+    sorted_: Counter[bool] = Counter()
+
+    @given(orders())
+    @SEEDED
+    def sweep(order):
+        expected = compare(listed, order)
+        compare(sorted_, order_of(expected))
+
+    sweep()
+    assert share(listed) > 0.4
+    assert share(sorted_) > 0.4
+
+
+def test_slow_networks_too():
+    """Starts beyond 32 bits are rounded."""
+    taken: Counter[bool] = Counter()
+
+    @given(orders(random_topologies(max_npus=4), max_chunks=2))
+    @SEEDED
+    def sweep(order):
+        compare(taken, order)
+
+    sweep()
+    assert share(taken) > 0.4
+
+
+def test_lists_that_are_no_way_to_run_anything():
     """Random steps, operations and sources: sums and copies follow each other in any order."""
-    draw = np.random.default_rng(seed)
-    rows = [
-        (r, c, int(draw.integers(4)), int(draw.integers(2)), int(draw.integers(2)))
-        for r, c, _, _, _ in order.rows
-    ]
-    mixed = replace(order, rows=rows)
-    swept, expected = timed(mixed, True), timed(mixed, False)
-    assert swept is None or swept == expected
-    assert timed(mixed, None) == expected
+    taken: Counter[bool] = Counter()
+
+    @given(order=orders(), seed=st.integers(0, 99))
+    @SEEDED
+    def sweep(order, seed):
+        draw = np.random.default_rng(seed)
+        rows = [
+            (r, c, int(draw.integers(4)), int(draw.integers(2)), int(draw.integers(2)))
+            for r, c, _, _, _ in order.rows
+        ]
+        compare(taken, replace(order, rows=rows))
+
+    sweep()
+    assert share(taken) > 0.2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// Jobs: computations and messages with dependencies, over links that are shared fairly.
+// Workloads whose collectives are messages: computations and messages with dependencies, over links that are shared fairly.
 //
 // A rank runs one computation at a time, in the order in which they become ready; a pause leaves the
 // rank free. A message starts when its send is ready and the earlier messages of its connection have left, and
@@ -15,11 +15,11 @@
 
 namespace tacos::simulation {
 
-enum class JobNode : std::uint8_t { send, receive, compute, pause };
+enum class LoweredNode : std::uint8_t { send, receive, compute, pause };
 
-struct Job {
+struct LoweredWorkload {
   std::span<const std::int32_t> rank;      // per node
-  std::span<const std::uint8_t> kind;      // per node, a JobNode
+  std::span<const std::uint8_t> kind;      // per node, a LoweredNode
   std::span<const std::int64_t> duration;  // per node, in picoseconds
   std::span<const std::int32_t> message;   // per node; -1 for computations
   std::span<const std::int64_t> dep_begin, dep;
@@ -28,11 +28,12 @@ struct Job {
   std::span<const RouteId> connection_route;  // per connection
 };
 
-struct JobTimes {
+struct NodeTimes {
   std::vector<Time> start, end;  // per node
 };
 
 // Throws std::invalid_argument if the columns are inconsistent, or if nodes deadlock; the message names one of them.
-JobTimes run_job(const Job& job, const Routes& routes, const Progress& progress);
+NodeTimes run_workload(const LoweredWorkload& workload, const Routes& routes,
+                       const Progress& progress);
 
 }  // namespace tacos::simulation

@@ -1,4 +1,4 @@
-#include "simulate/in_rounds.hpp"
+#include "simulate/jitter_rounds.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,14 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "simulate/calendar.hpp"
 #include "simulate/delays.hpp"
-#include "simulate/link_causes.hpp"
 #include "simulate/reader_groups.hpp"
-#include "simulate/recorder.hpp"
 #include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
-#include "timing/calendar.hpp"
-#include "timing/link_queue.hpp"
 
 namespace tacos::simulation {
 
@@ -40,6 +37,58 @@ std::optional<int> round_bits(const Schedule& schedule, const Routes& routes) {
   return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(shortest))) - 1;
 }
 
+struct Waiting {
+  Time ready;
+  ReaderGroups::Task task;  // here, since its own place in memory is far when it starts
+  Number number;
+  bool operator<(const Waiting& other) const {
+    return std::tie(ready, task.start, task.transfer) <
+           std::tie(other.ready, other.task.start, other.task.transfer);
+  }
+};
+
+// The transfers that wait for a link. What becomes ready in a round comes after what was ready before it.
+class LinkQueue {
+ public:
+  Time free = 0;        // when the link is free
+  bool active = false;  // whether it is to be served in this round
+  bool called = false;  // whether an event waits for when it is free
+
+  bool empty() const { return waiting_.empty(); }
+  const Waiting& front() const { return waiting_[first_]; }
+  void prefetch_front() const { fetch_ahead(waiting_.data() + first_); }
+  void prefetch_end() const { fetch_ahead(waiting_.data() + waiting_.size()); }
+
+  // Within a round, in any order; sort() comes before front().
+  void push(const Waiting& waiting) { waiting_.push_back(waiting); }
+  void sort() {
+    const auto fresh = waiting_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+    if (waiting_.end() - fresh > kFew) {
+      std::sort(fresh, waiting_.end());
+    } else {
+      for (auto i = fresh; i < waiting_.end(); ++i) {
+        for (auto j = i; j > fresh && *j < *(j - 1); --j) std::swap(*j, *(j - 1));
+      }
+    }
+    sorted_ = waiting_.size();
+  }
+  void pop() {
+    if (++first_ == waiting_.size()) {
+      waiting_.clear();
+      first_ = sorted_ = 0;
+    } else if (first_ >= 16 && 2 * first_ >= waiting_.size()) {
+      waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(first_));
+      sorted_ -= first_;
+      first_ = 0;
+    }
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kFew = 8;  // to sort by insertion (chosen)
+  std::vector<Waiting> waiting_;
+  std::size_t first_ = 0, sorted_ = 0;  // what leaves next, and the end of what is sorted
+};
+
 class Rounds {
  public:
   Rounds(const Schedule& schedule, const Routes& routes, const Options& options, int round_bits,
@@ -51,12 +100,11 @@ class Rounds {
         delays_(schedule, routes, options),
         delays_ends_(delays_.at_ends()),
         uniform_bytes_(schedule.collective().uniform_bytes()),
-        groups_(schedule, options.record, progress),
+        groups_(schedule, progress),
         lanes_(at(schedule.lanes())),
         links_(at(routes.topology().links())),
-        calendar_(round_bits) {
-    result_.finish.assign(at(schedule.topology().npus()), 0);
-    result_.busy.assign(links_.size(), 0);
+        calendar_(round_bits),
+        result_(routes.topology(), schedule.topology().npus()) {
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
       const auto route = static_cast<RouteId>(lane);
       const NodeId node = routes.destinations(route)[0];
@@ -64,9 +112,6 @@ class Rounds {
                       .npu = routes.topology().is_npu(node) ? node : -1,
                       .ready = delays_.sources_ready(route)};
     }
-    if (!options.record || !groups_.complete()) return;
-    causes_.emplace(schedule, routes, true);
-    recorder_.emplace(schedule, routes, groups_.cells(), true);
   }
 
   std::optional<Result> run() {
@@ -82,26 +127,20 @@ class Rounds {
         if (i + 2 * kAhead < active_.size()) fetch_ahead(&links_[active_[i + 2 * kAhead]]);
         if (i + kAhead < active_.size()) links_[active_[i + kAhead]].prefetch_front();
         if (i + kAhead / 2 < active_.size()) prefetch_start(links_[active_[i + kAhead / 2]]);
-        if (recorder_ && i + kAhead / 4 < active_.size()) {
-          causes_->prefetch_queue(static_cast<LinkId>(active_[i + kAhead / 4]));
-        }
         if (!serve(active_[i])) return std::nullopt;
       }
       active_.clear();
-      if (recorder_ && recorder_->size() > kRecorded) recorder_->record(end_);
       if (progress_ && started_ - told > 0xffff) {
         told = started_;
         progress_(static_cast<double>(started_) / static_cast<double>(groups_.size()));
       }
     }
     if (started_ < groups_.size()) return std::nullopt;
-    if (recorder_) recorder_->finish(result_);
     return std::move(result_);
   }
 
  private:
   static constexpr std::size_t kAhead = 16;
-  static constexpr std::size_t kRecorded = std::size_t{1} << 13;  // rows that fit the cache
   // Instead of the turn of a write: a transfer is ready, or a link is free.
   static constexpr std::uint32_t kReady = ReaderGroups::kFree - 1, kLinkFree = kReady - 1;
 
@@ -109,7 +148,7 @@ class Rounds {
     std::uint32_t write;  // the turn of a write, kReady or kLinkFree
     std::uint32_t what;   // a transfer or a link
   };
-  using Entry = service::Calendar<Event>::Entry;
+  using Entry = Calendar<Event>::Entry;
   struct Lane {
     LinkId link = 0;
     NodeId npu = -1;  // the destination, or -1 if that is a switch
@@ -118,16 +157,6 @@ class Rounds {
     std::int64_t bytes = -1;
     Time time = 0, busy = 0;
   };
-  struct Waiting {
-    Time ready;
-    ReaderGroups::Task task;  // here, since its own place in memory is far when it starts
-    Number number;
-    bool operator<(const Waiting& other) const {
-      return std::tie(ready, task.start, task.transfer) <
-             std::tie(other.ready, other.task.start, other.task.transfer);
-    }
-  };
-  using Link = service::LinkQueue<Waiting>;
 
   // Lets transfers that become ready in this round join the queues of their links.
   bool arrive() {
@@ -171,20 +200,15 @@ class Rounds {
     };
     ahead(2 * kAhead, [&](std::uint32_t turn) { groups_.prefetch_readers(turn); });
     ahead(kAhead, [&](std::uint32_t turn) {
-      each_link(turn, [](const Link& link) { fetch_ahead(&link); });
+      each_link(turn, [](const LinkQueue& link) { fetch_ahead(&link); });
     });
     ahead(kAhead / 2, [&](std::uint32_t turn) {
-      each_link(turn, [](const Link& link) { link.prefetch_end(); });
+      each_link(turn, [](const LinkQueue& link) { link.prefetch_end(); });
     });
   }
   // What the start of the next transfer touches.
-  void prefetch_start(const Link& link) const {
-    if (link.empty()) return;
-    const Waiting& next = link.front();
-    groups_.prefetch_read(next.task.reads);
-    if (!recorder_) return;
-    fetch_ahead(&groups_.ends(next.number));
-    causes_->prefetch(next.task.lane);
+  void prefetch_start(const LinkQueue& link) const {
+    if (!link.empty()) groups_.prefetch_read(link.front().task.reads);
   }
   bool write(std::uint32_t turn, Time time) {
     return groups_.write(turn, [&](Number number) {
@@ -208,7 +232,7 @@ class Rounds {
 
   // Starts what a link can serve in this round; returns false if a time is too long.
   bool serve(std::uint32_t id) {
-    Link& link = links_[id];
+    LinkQueue& link = links_[id];
     link.active = false;
     link.sort();
     while (!link.empty()) {
@@ -224,7 +248,7 @@ class Rounds {
     return true;
   }
 
-  bool start(Link& link, const Waiting& who, Time start) {
+  bool start(LinkQueue& link, const Waiting& who, Time start) {
     const auto& task = who.task;
     Lane& lane = lanes_[task.lane];
     const auto bytes = uniform_bytes_ > 0
@@ -243,7 +267,6 @@ class Rounds {
     if (task.writes != ReaderGroups::kFree) calendar_.add(arrival, {task.writes, who.number});
     groups_.read(task.reads);
     ++started_;
-    if (recorder_) record(who, start, link.free, arrival);
     return true;
   }
   void measure(Lane& lane, RouteId route, std::int64_t bytes) {
@@ -252,26 +275,6 @@ class Rounds {
     lane.bytes = bytes;
     lane.busy = windows_[0].busy;
     lane.time = routes_.leg_time(route, 0, bytes, 0);
-  }
-
-  void record(const Waiting& who, Time start, Time end, Time arrival) {
-    const auto& task = who.task;
-    const auto& ends = groups_.ends(who.number);
-    std::int32_t cause = Recorder::kData;
-    if (options_.congestion) {
-      cause = causes_->first_come(task.lane, who.ready, start);
-      causes_->serve(task.lane, task.transfer, who.ready, start);
-    }
-    recorder_->add({.start = start,
-                    .ready = who.ready,
-                    .end = end,
-                    .arrival = arrival,
-                    .transfer = task.transfer,
-                    .lane = task.lane,
-                    .from = ends.from,
-                    .to = ends.to,
-                    .cause = cause,
-                    .position = task.start});
   }
 
   const Schedule& schedule_;
@@ -283,23 +286,24 @@ class Rounds {
   const std::int64_t uniform_bytes_;  // of every chunk, or 0
   ReaderGroups groups_;
   std::vector<Lane> lanes_;
-  std::vector<Link> links_;
-  service::Calendar<Event> calendar_;
+  std::vector<LinkQueue> links_;
+  Calendar<Event> calendar_;
   Time end_ = 0;  // of the current round
   std::size_t started_ = 0;
   std::vector<Entry> events_, sums_;
   std::vector<std::uint32_t> active_;  // links to serve in this round
   std::vector<Routes::Window> windows_;
-  std::optional<LinkCauses> causes_;
-  std::optional<Recorder> recorder_;
   Result result_;
 };
 
 }  // namespace
 
-std::optional<Result> simulate_in_rounds(const Schedule& schedule, const Routes& routes,
-                                         const Options& options, const Progress& progress) {
-  if (!options.changes.empty() || routes.count() == 0) return std::nullopt;
+std::optional<Result> jitter_in_rounds(const Schedule& schedule, const Routes& routes,
+                                       const Options& options, const Progress& progress) {
+  if (options.timing != Timing::first_come || options.jitter == 0 || options.record ||
+      !options.changes.empty() || routes.count() == 0) {
+    return std::nullopt;
+  }
   for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
     const RouteId own = schedule.stored().lane_route[at(lane)];
     if (routes.links(lane).size() != 1 || routes.kind(lane) != RouteKind::path ||

@@ -1,4 +1,4 @@
-#include "simulate/run_job.hpp"
+#include "simulate/run_workload.hpp"
 
 #include <queue>
 #include <string>
@@ -13,47 +13,48 @@ namespace {
 
 using Node = std::uint32_t;
 
-class Run {
+class WorkloadRun {
  public:
-  Run(const Job& job, const Routes& routes, const Progress& progress)
-      : job_(job),
-        nodes_(job.rank.size()),
+  WorkloadRun(const LoweredWorkload& workload, const Routes& routes, const Progress& progress)
+      : workload_(workload),
+        nodes_(workload.rank.size()),
         missing_(nodes_),
-        sender_(job.bytes.size(), kNone),
-        receiver_(job.bytes.size(), kNone),
-        there_(job.bytes.size(), 0),
+        sender_(workload.bytes.size(), kNone),
+        receiver_(workload.bytes.size(), kNone),
+        there_(workload.bytes.size(), 0),
         waiting_(nodes_, 0),
-        loop_(*this, routes, job.connection_route, {}, {job.bytes.size(), job.bytes.size() + 1, 0},
-              progress) {
+        loop_(*this, routes, workload.connection_route, {},
+              {workload.bytes.size(), workload.bytes.size() + 1, 0}, progress) {
     times_.start.assign(nodes_, 0);
     times_.end.assign(nodes_, -1);
     std::int32_t ranks = 0;
-    for (const auto rank : job.rank) ranks = std::max(ranks, rank + 1);
+    for (const auto rank : workload.rank) ranks = std::max(ranks, rank + 1);
     ready_.resize(at(ranks));
     busy_.assign(at(ranks), 0);
     next_begin_.assign(nodes_ + 1, 0);
-    for (const auto before : job.dep) ++next_begin_[at(before) + 1];
+    for (const auto before : workload.dep) ++next_begin_[at(before) + 1];
     for (std::size_t i = 0; i < nodes_; ++i) next_begin_[i + 1] += next_begin_[i];
-    next_.resize(job.dep.size());
+    next_.resize(workload.dep.size());
     auto place = next_begin_;
     for (std::size_t node = 0; node < nodes_; ++node) {
-      missing_[node] = static_cast<std::uint32_t>(job.dep_begin[node + 1] - job.dep_begin[node]);
-      for (auto i = job.dep_begin[node]; i < job.dep_begin[node + 1]; ++i) {
-        next_[place[at(job.dep[at(i)])]++] = static_cast<Node>(node);
+      missing_[node] =
+          static_cast<std::uint32_t>(workload.dep_begin[node + 1] - workload.dep_begin[node]);
+      for (auto i = workload.dep_begin[node]; i < workload.dep_begin[node + 1]; ++i) {
+        next_[place[at(workload.dep[at(i)])]++] = static_cast<Node>(node);
       }
-      const auto message = job.message[node];
+      const auto message = workload.message[node];
       if (message < 0) continue;
-      (kind(static_cast<Node>(node)) == JobNode::send ? sender_ : receiver_)[at(message)] =
+      (kind(static_cast<Node>(node)) == LoweredNode::send ? sender_ : receiver_)[at(message)] =
           static_cast<Node>(node);
     }
   }
 
-  JobTimes run() {
+  NodeTimes run() {
     loop_.run();
     if (done_ < nodes_) {
       std::size_t node = 0;
       while (times_.end[node] >= 0 || missing_[node] > 0) ++node;
-      invalid("node " + std::to_string(node) + " of rank " + std::to_string(job_.rank[node]) +
+      invalid("node " + std::to_string(node) + " of rank " + std::to_string(workload_.rank[node]) +
               " never ends");
     }
     return std::move(times_);
@@ -62,9 +63,9 @@ class Run {
   // Called by the event loop.
   static constexpr bool alarms = true;
   std::uint32_t connection(Item message) const {
-    return static_cast<std::uint32_t>(job_.connection[message]);
+    return static_cast<std::uint32_t>(workload_.connection[message]);
   }
-  std::int64_t bytes(Item message) const { return job_.bytes[message]; }
+  std::int64_t bytes(Item message) const { return workload_.bytes[message]; }
   template <typename Submit>
   void begin(const Submit& submit) {
     for (Node node = 0; node < nodes_; ++node) {
@@ -90,16 +91,16 @@ class Run {
   }
   template <typename Submit>
   void on_alarm(Item node, Time now, const Submit& submit) {
-    if (kind(node) == JobNode::compute) {
-      busy_[at(job_.rank[node])] = 0;
-      freed_.push_back(job_.rank[node]);
+    if (kind(node) == LoweredNode::compute) {
+      busy_[at(workload_.rank[node])] = 0;
+      freed_.push_back(workload_.rank[node]);
     }
     end(node, now);
     work(now, submit);
   }
 
  private:
-  JobNode kind(Node node) const { return static_cast<JobNode>(job_.kind[node]); }
+  LoweredNode kind(Node node) const { return static_cast<LoweredNode>(workload_.kind[node]); }
 
   void end(Node node, Time now) {
     times_.end[node] = now;
@@ -118,22 +119,22 @@ class Run {
         fresh_.pop_back();
         times_.start[node] = now;
         switch (kind(node)) {
-          case JobNode::send:
-            submit(static_cast<Item>(job_.message[node]), now);
+          case LoweredNode::send:
+            submit(static_cast<Item>(workload_.message[node]), now);
             break;
-          case JobNode::receive:
-            if (there_[at(job_.message[node])] != 0) {
+          case LoweredNode::receive:
+            if (there_[at(workload_.message[node])] != 0) {
               end(node, now);
             } else {
               waiting_[node] = 1;
             }
             break;
-          case JobNode::pause:
+          case LoweredNode::pause:
             last(node, now);
             break;
-          case JobNode::compute:
-            ready_[at(job_.rank[node])].push({now, node});
-            freed_.push_back(job_.rank[node]);
+          case LoweredNode::compute:
+            ready_[at(workload_.rank[node])].push({now, node});
+            freed_.push_back(workload_.rank[node]);
             break;
         }
       }
@@ -149,9 +150,9 @@ class Run {
       }
     }
   }
-  void last(Node node, Time now) { loop_.alarm(node, now + job_.duration[node]); }
+  void last(Node node, Time now) { loop_.alarm(node, now + workload_.duration[node]); }
 
-  const Job& job_;
+  const LoweredWorkload& workload_;
   const std::size_t nodes_;
   std::vector<std::uint32_t> missing_;   // per node: dependencies that are not complete
   std::vector<Node> sender_, receiver_;  // per message
@@ -164,42 +165,43 @@ class Run {
   using Ready = std::pair<Time, Node>;
   std::vector<std::priority_queue<Ready, std::vector<Ready>, std::greater<>>> ready_;  // per rank
   std::vector<std::uint8_t> busy_;                                                     // per rank
-  JobTimes times_;
+  NodeTimes times_;
   std::size_t done_ = 0;
-  SharedLoop<Run> loop_;
+  SharedLoop<WorkloadRun> loop_;
 };
 
-void check(const Job& job) {
-  const auto nodes = job.rank.size(), messages = job.bytes.size();
-  if (job.kind.size() != nodes || job.duration.size() != nodes || job.message.size() != nodes ||
-      job.dep_begin.size() != nodes + 1 || job.connection.size() != messages) {
-    invalid("the columns of a job have different lengths");
+void check(const LoweredWorkload& workload) {
+  const auto nodes = workload.rank.size(), messages = workload.bytes.size();
+  if (workload.kind.size() != nodes || workload.duration.size() != nodes ||
+      workload.message.size() != nodes || workload.dep_begin.size() != nodes + 1 ||
+      workload.connection.size() != messages) {
+    invalid("the columns of a workload have different lengths");
   }
-  if (job.dep_begin[0] != 0 || at(job.dep_begin[nodes]) != job.dep.size()) {
+  if (workload.dep_begin[0] != 0 || at(workload.dep_begin[nodes]) != workload.dep.size()) {
     invalid("dep_begin does not fit dep");
   }
   std::vector<std::uint8_t> ends(messages, 0);
   for (std::size_t node = 0; node < nodes; ++node) {
-    if (job.dep_begin[node] > job.dep_begin[node + 1]) invalid("dep_begin must ascend");
-    if (job.rank[node] < 0 || job.duration[node] < 0 || job.kind[node] > 3) {
+    if (workload.dep_begin[node] > workload.dep_begin[node + 1]) invalid("dep_begin must ascend");
+    if (workload.rank[node] < 0 || workload.duration[node] < 0 || workload.kind[node] > 3) {
       invalid("node " + std::to_string(node) + " has a value out of range");
     }
-    const bool moves = job.kind[node] < 2;
-    const auto message = job.message[node];
+    const bool moves = workload.kind[node] < 2;
+    const auto message = workload.message[node];
     if (moves != (message >= 0) || (moves && at(message) >= messages)) {
       invalid("node " + std::to_string(node) + " has message " + std::to_string(message));
     }
-    if (moves) ends[at(message)] |= static_cast<std::uint8_t>(1 + job.kind[node]);
+    if (moves) ends[at(message)] |= static_cast<std::uint8_t>(1 + workload.kind[node]);
   }
-  for (const auto before : job.dep) {
+  for (const auto before : workload.dep) {
     if (before < 0 || at(before) >= nodes) invalid("dep has a value out of range");
   }
   for (std::size_t message = 0; message < messages; ++message) {
     if (ends[message] != 3) {
       invalid("message " + std::to_string(message) + " lacks a send or a receive");
     }
-    if (job.bytes[message] < 0 || job.connection[message] < 0 ||
-        at(job.connection[message]) >= job.connection_route.size()) {
+    if (workload.bytes[message] < 0 || workload.connection[message] < 0 ||
+        at(workload.connection[message]) >= workload.connection_route.size()) {
       invalid("message " + std::to_string(message) + " has a value out of range");
     }
   }
@@ -207,9 +209,10 @@ void check(const Job& job) {
 
 }  // namespace
 
-JobTimes run_job(const Job& job, const Routes& routes, const Progress& progress) {
-  check(job);
-  return Run(job, routes, progress).run();
+NodeTimes run_workload(const LoweredWorkload& workload, const Routes& routes,
+                       const Progress& progress) {
+  check(workload);
+  return WorkloadRun(workload, routes, progress).run();
 }
 
 }  // namespace tacos::simulation

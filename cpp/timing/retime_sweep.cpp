@@ -1,4 +1,4 @@
-#include "timing/as_listed.hpp"
+#include "timing/retime_sweep.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -429,10 +429,10 @@ std::optional<Transfers> sweep_with(const List& list, const Progress& progress) 
 
 }  // namespace
 
-std::optional<Transfers> time_as_listed(const Collective& collective, const Routes& routes,
-                                        const Order& order,
-                                        std::optional<std::span<const std::uint32_t>> rows,
-                                        const Progress& progress) {
+std::optional<Transfers> retime_in_one_sweep(const Collective& collective, const Routes& routes,
+                                             const Order& order,
+                                             std::optional<std::span<const std::uint32_t>> rows,
+                                             const Progress& progress) {
   const List list(collective, routes, order, rows);
   return list.sums() ? sweep_with<SumCell>(list, progress) : sweep_with<CopyCell>(list, progress);
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -14,8 +16,9 @@ from tacos import topology as tp
 from tacos.schedule import COPY, READ_ACC, routes
 from tacos.simulate import _lane_routes
 from tests.support.schedules import US, line, mutate, packed, relay
-from tests.support.strategies import orders
+from tests.support.strategies import models, orders
 
+KINDS = ["all_gather", "broadcast", "scatter"]
 TORUS = tp.torus(4, 4, link_model="blocking")
 
 
@@ -25,13 +28,15 @@ def seen(schedule):
 
 
 def assert_as_in_a_run(schedule):
+    """Compare what is found without a run with runs; return whether it was found."""
     found = seen(schedule)
     if found is None:
-        return
+        return False
     for timing in ("first-come", "order", "schedule"):
         run = tacos.simulate(schedule, timing=timing)
         assert found["npu_finish_ps"].tolist() == run.npu_finish_ps.tolist()
         assert found["link_busy_ps"].tolist() == run.link_busy_ps.tolist()
+    return True
 
 
 @given(order=orders(), data=st.data())
@@ -40,6 +45,26 @@ def test_what_is_seen_is_what_a_run_finds(order, data):
     changed = mutate(data.draw, order.retimed())
     if tacos.verify(changed, allow_unneeded=True).ok:
         assert_as_in_a_run(changed)
+
+
+def test_copies_over_single_links_are_mostly_seen():
+    found: Counter[bool] = Counter()
+
+    @given(side=st.integers(2, 4), kind=st.sampled_from(KINDS), model=models(), data=st.data())
+    @settings(
+        max_examples=50, derandomize=True
+    )  # the same examples every time, since they are counted
+    def look(side, kind, model, data):
+        network = tp.mesh(side, 3, **model)
+        gather = co.named(kind, network, data.draw(st.sampled_from([997, 10**6])), chunks=1)
+        schedule = tacos.synthesize(network, gather, engine="greedy").expand()
+        found[assert_as_in_a_run(schedule)] += 1
+        changed = mutate(data.draw, schedule)
+        if tacos.verify(changed, allow_unneeded=True).ok:
+            assert_as_in_a_run(changed)
+
+    look()
+    assert found[True] > 0.8 * found.total()
 
 
 @pytest.mark.parametrize("engine", ["greedy", "ring", "multitree"])

@@ -1,4 +1,4 @@
-#include "simulate/as_scheduled.hpp"
+#include "simulate/unchanged_run.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -182,8 +182,8 @@ class Lookup {
 
 }  // namespace
 
-std::optional<Result> as_scheduled(const Schedule& schedule, const Routes& routes,
-                                   const Progress& progress) {
+std::optional<Result> unchanged_run(const Schedule& schedule, const Routes& routes,
+                                    const Progress& progress) {
   return Lookup(schedule, routes, progress).run();
 }
 

@@ -15,7 +15,7 @@
 
 #include "model/time.hpp"
 
-namespace tacos::service {
+namespace tacos::simulation {
 
 template <typename Event>
 class Calendar {
@@ -99,4 +99,4 @@ class Calendar {
   std::vector<Entry> later_;
 };
 
-}  // namespace tacos::service
+}  // namespace tacos::simulation
