@@ -47,7 +47,8 @@ struct PacketHeader {
   std::uint16_t elements;
   std::int16_t exponent;
 };
-static_assert(sizeof(PacketHeader) == 32);
+inline constexpr std::size_t kHeader = sizeof(PacketHeader);
+static_assert(kHeader == 32);
 
 inline constexpr std::uint16_t kMagic = 0x7AC0;
 inline constexpr std::uint8_t kProtocol = 1;

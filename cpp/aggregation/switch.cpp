@@ -10,7 +10,6 @@ namespace tacos::aggregation {
 
 namespace {
 
-constexpr std::size_t kHeader = sizeof(PacketHeader);
 constexpr std::uint64_t kMostShards = 256;
 
 // Unsigned, since sums of integers wrap around.

@@ -12,7 +12,6 @@ namespace tacos::aggregation {
 
 namespace {
 
-constexpr std::size_t kHeader = sizeof(PacketHeader);
 constexpr std::uint64_t kMostProbe_us = 100'000;  // longest pause between probes (chosen)
 constexpr std::size_t kProbes = 2;                // slots that the first probe retransmits (chosen)
 constexpr std::uint32_t kMostDoublings = 3;       // each later probe doubles them, up to 16 slots

@@ -16,7 +16,7 @@ struct Work {
   Cut parts;
   Region weights, sums, momentum;
   std::vector<Region> gradients;
-  Group group;
+  ParameterGroup group;
   std::uint64_t number = 1;
 
   void sum(std::size_t worker, std::int64_t begin, std::size_t count) const {

@@ -287,7 +287,7 @@ void Core::optimize(Shard& shard, Cell& cell, const float* sum, float divisor) {
   auto& job = *shard.job;
   const auto& chunk = chunk_of(shard, cell);
   Update how;
-  how.rule = job.spec.rule;
+  how.optimizer = job.spec.optimizer;
   how.group = &job.spec.groups[at(job.spec.groups_of[at(chunk.key)])];
   how.lr = cell.rate;
   how.number = ++cell.updates;

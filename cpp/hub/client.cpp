@@ -100,8 +100,8 @@ std::uint64_t Client::submit(const Request& request) {
   if (request.key < 0 || at(request.key) + 1 >= parts_.first_chunk.size()) {
     invalid("there is no parameter " + std::to_string(request.key));
   }
-  Order order;
-  order.request = request;
+  Submission submission;
+  submission.request = request;
   const auto first = at(parts_.first_chunk[at(request.key)]);
   const auto last = at(parts_.first_chunk[at(request.key) + 1]);
   if (request.source != nullptr && request.kind == Kind::push && shares()) {
@@ -113,17 +113,17 @@ std::uint64_t Client::submit(const Request& request) {
   } else if (request.source != nullptr && request.kind == Kind::push && wire_ != Wire::float32) {
     const auto& end = parts_.chunks[last - 1];
     const auto elements = at(end.first) + at(end.count);
-    order.narrowed.reset(new std::byte[elements * 2]);
-    narrow(order.narrowed.get(), request.source, wire_, elements);
+    submission.narrowed.reset(new std::byte[elements * 2]);
+    narrow(submission.narrowed.get(), request.source, wire_, elements);
   }
   bool wakes = false;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) throw CommunicationError(failure_);
-    order.ticket = ++issued_;
-    tickets_[order.ticket].left = static_cast<std::int64_t>(last - first);
-    wakes = orders_.empty();
-    orders_.push_back(std::move(order));
+    submission.ticket = ++issued_;
+    tickets_[submission.ticket].left = static_cast<std::int64_t>(last - first);
+    wakes = submissions_.empty();
+    submissions_.push_back(std::move(submission));
     if (wakes) {
       const std::uint64_t one = 1;
       [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);
@@ -159,7 +159,7 @@ void Client::run() {
       if (which == links_.size()) {
         std::uint64_t number = 0;
         [[maybe_unused]] const auto got = ::read(wake_, &number, sizeof number);
-        take_orders();
+        take_submissions();
         continue;
       }
       const auto what = events[at(i)].events;
@@ -171,20 +171,20 @@ void Client::run() {
   }
 }
 
-void Client::take_orders() {
-  std::vector<Order> orders;
+void Client::take_submissions() {
+  std::vector<Submission> submissions;
   {
     const std::lock_guard lock(mutex_);
-    orders = std::exchange(orders_, {});
+    submissions = std::exchange(submissions_, {});
   }
-  for (const auto& order : orders) queue(order);
+  for (const auto& submission : submissions) queue(submission);
   for (auto& link : links_) {
     if (!link.out.empty() && !link.writes && !write(link)) return;
   }
 }
 
-void Client::queue(const Order& order) {
-  const auto& request = order.request;
+void Client::queue(const Submission& submission) {
+  const auto& request = submission.request;
   const auto first = parts_.first_chunk[at(request.key)];
   const auto last = parts_.first_chunk[at(request.key) + 1];
   for (auto i = first; i < last; ++i) {
@@ -195,7 +195,7 @@ void Client::queue(const Order& order) {
     }
     const auto tag = free_.back();
     free_.pop_back();
-    pending_[tag] = {order.ticket, request.target, i};
+    pending_[tag] = {submission.ticket, request.target, i};
     Out out;
     auto& frame = out.frame;
     frame.kind = request.kind;
@@ -212,9 +212,10 @@ void Client::queue(const Order& order) {
     }
     if (request.source != nullptr && (frame.flags & kShared) == 0) {
       frame.bytes = static_cast<std::uint32_t>(at(chunk.count) * size_of(frame.wire));
-      out.data = order.narrowed ? order.narrowed.get() + at(chunk.first) * 2
-                                : reinterpret_cast<const std::byte*>(request.source + chunk.first);
-      out.keep = order.narrowed;
+      out.data = submission.narrowed
+                     ? submission.narrowed.get() + at(chunk.first) * 2
+                     : reinterpret_cast<const std::byte*>(request.source + chunk.first);
+      out.keep = submission.narrowed;
     }
     links_[at(chunk.core)].out.push_back(std::move(out));
   }

@@ -56,7 +56,7 @@ class Client {
     std::int64_t left = 0;
     std::string error;
   };
-  struct Order {  // a request on its way to the thread
+  struct Submission {  // a request on its way to the thread
     Request request;
     std::uint64_t ticket = 0;
     std::shared_ptr<std::byte[]> narrowed;
@@ -87,8 +87,8 @@ class Client {
   };
 
   void run();
-  void take_orders();
-  void queue(const Order& order);
+  void take_submissions();
+  void queue(const Submission& submission);
   bool write(Link& link);
   bool read(Link& link);
   void begin_frame(Link& link);
@@ -108,7 +108,7 @@ class Client {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Order> orders_;
+  std::vector<Submission> submissions_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t issued_ = 0;
   std::string failure_;

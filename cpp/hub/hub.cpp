@@ -296,7 +296,7 @@ void Hub::deliver(std::uint64_t id, std::size_t bucket) {
 
 // --- machine
 
-bool Machine::feed(std::int32_t core, int connection, std::span<const std::byte> bytes) {
+bool ManualHub::feed(std::int32_t core, int connection, std::span<const std::byte> bytes) {
   auto& one = *cores_.at(static_cast<std::size_t>(core));
   while (!bytes.empty() && one.exists(connection) && !one.ending(connection)) {
     const auto space = one.space(connection);
@@ -309,7 +309,7 @@ bool Machine::feed(std::int32_t core, int connection, std::span<const std::byte>
   return one.exists(connection) && !one.ending(connection);
 }
 
-std::vector<std::byte> Machine::take(std::int32_t core, int connection, std::size_t most) {
+std::vector<std::byte> ManualHub::take(std::int32_t core, int connection, std::size_t most) {
   auto& one = *cores_.at(static_cast<std::size_t>(core));
   std::vector<std::byte> bytes;
   while (one.exists(connection) && bytes.size() < most) {
@@ -328,18 +328,18 @@ std::vector<std::byte> Machine::take(std::int32_t core, int connection, std::siz
   return bytes;
 }
 
-bool Machine::ended(std::int32_t core, int connection) const {
+bool ManualHub::ended(std::int32_t core, int connection) const {
   const auto& one = *cores_.at(static_cast<std::size_t>(core));
   return !one.exists(connection) || one.ending(connection);
 }
 
-void Machine::close(std::int32_t core, int connection, const std::string& why) {
+void ManualHub::close(std::int32_t core, int connection, const std::string& why) {
   auto& one = *cores_.at(static_cast<std::size_t>(core));
   if (one.exists(connection)) one.closed(connection, why);
   relay_losses(static_cast<std::size_t>(core));
 }
 
-void Machine::tick(std::int64_t now_ms) {
+void ManualHub::tick(std::int64_t now_ms) {
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     cores_[i]->tick(now_ms);
     relay_losses(i);

@@ -82,7 +82,7 @@ class Hub {
 };
 
 // A hub for tests, which moves bytes only when it is told to.
-class Machine : public Hub {
+class ManualHub : public Hub {
  public:
   using Hub::Hub;
   int open(std::int32_t core) { return cores_.at(static_cast<std::size_t>(core))->open(); }

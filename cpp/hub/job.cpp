@@ -105,7 +105,7 @@ Job::Job(std::uint64_t number, JobSpec given, std::int32_t cores)
   if (spec.mode != Mode::sync && (spec.deterministic || spec.relay)) {
     invalid("deterministic sums and relays need mode sync");
   }
-  for (const auto& group : spec.groups) states = std::max(states, states_of(spec.rule, group));
+  for (const auto& group : spec.groups) states = std::max(states, states_of(spec.optimizer, group));
   const auto elements = static_cast<std::size_t>(parts.elements);
   weights = Region(elements * sizeof(float));
   sums = Region(elements * sizeof(float));

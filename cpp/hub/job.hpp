@@ -73,7 +73,7 @@ Mode mode_named(std::string_view name);  // throws std::invalid_argument
 struct JobSpec {
   std::string name;
   std::uint64_t tenant = 0;
-  Rule rule = Rule::sgd;
+  OptimizerKind optimizer = OptimizerKind::sgd;
   Mode mode = Mode::sync;
   bool deterministic = false;  // buffer contributions and sum them in the order of ranks
   bool average = true;         // divide sums by the number of contributions
@@ -82,7 +82,7 @@ struct JobSpec {
   std::uint64_t staleness = 0;
   double timeout_s = 60.0;  // how long a chunk waits for its last contribution
   double rate_Bps = 0.0;    // limit of what the tenant sends; 0: none
-  std::vector<Group> groups;
+  std::vector<ParameterGroup> groups;
   std::vector<std::int64_t> sizes;      // elements of each key
   std::vector<std::int32_t> groups_of;  // each key's group
 };

@@ -14,7 +14,7 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kRules = {"sgd", "adam", "adamw"};
+constexpr std::array<std::string_view, 3> kOptimizers = {"sgd", "adam", "adamw"};
 constexpr std::array<std::string_view, 3> kWires = {"float32", "bfloat16", "float16"};
 
 inline float wide(float value) { return value; }
@@ -150,7 +150,7 @@ void adam_step(const Update& how, float* w, const float* g,
                const std::array<float*, kMostStates>& states, std::size_t n) {
   const auto& group = *how.group;
   const auto t = static_cast<double>(how.number);
-  const bool decoupled = how.rule == Rule::adamw;
+  const bool decoupled = how.optimizer == OptimizerKind::adamw;
   AdamStep s{};
   s.beta1 = static_cast<float>(group.beta1);
   s.beta2 = static_cast<float>(group.beta2);
@@ -181,14 +181,14 @@ std::size_t place(std::string_view what, const std::array<std::string_view, coun
 
 }  // namespace
 
-Rule rule_named(std::string_view name) {
-  return static_cast<Rule>(place("optimizer", kRules, name));
+OptimizerKind optimizer_named(std::string_view name) {
+  return static_cast<OptimizerKind>(place("optimizer", kOptimizers, name));
 }
 
 Wire wire_named(std::string_view name) { return static_cast<Wire>(place("wire", kWires, name)); }
 
-std::size_t states_of(Rule rule, const Group& group) {
-  if (rule == Rule::sgd) return group.momentum != 0.0 ? 1 : 0;
+std::size_t states_of(OptimizerKind optimizer, const ParameterGroup& group) {
+  if (optimizer == OptimizerKind::sgd) return group.momentum != 0.0 ? 1 : 0;
   return group.amsgrad ? 3 : 2;
 }
 
@@ -232,7 +232,7 @@ void narrow(void* to, const float* values, Wire wire, std::size_t count) {
 
 void update(const Update& how, float* weights, const float* sum,
             const std::array<float*, kMostStates>& states, std::size_t count) {
-  if (how.rule == Rule::sgd) return sgd_step(how, weights, sum, states[0], count);
+  if (how.optimizer == OptimizerKind::sgd) return sgd_step(how, weights, sum, states[0], count);
   adam_step(how, weights, sum, states, count);
 }
 

@@ -15,12 +15,12 @@
 
 namespace tacos::hub {
 
-enum class Rule : std::uint8_t { sgd, adam, adamw };
-Rule rule_named(std::string_view name);  // throws std::invalid_argument
-Wire wire_named(std::string_view name);  // throws std::invalid_argument
+enum class OptimizerKind : std::uint8_t { sgd, adam, adamw };
+OptimizerKind optimizer_named(std::string_view name);  // throws std::invalid_argument
+Wire wire_named(std::string_view name);                // throws std::invalid_argument
 
 // Hyperparameters of a parameter group, with torch's names and defaults.
-struct Group {
+struct ParameterGroup {
   double lr = 1e-3, momentum = 0.0, dampening = 0.0, weight_decay = 0.0;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   bool nesterov = false, maximize = false, amsgrad = false;
@@ -28,7 +28,7 @@ struct Group {
 
 constexpr std::size_t kMostStates = 3;
 // The number of float32 arrays of state that an optimizer keeps for its weights.
-std::size_t states_of(Rule rule, const Group& group);
+std::size_t states_of(OptimizerKind optimizer, const ParameterGroup& group);
 
 // sum = values, or sum += values.
 void take(float* sum, const void* values, Wire wire, std::size_t count, bool first);
@@ -39,8 +39,8 @@ void take_all(float* sum, std::span<const float* const> values, std::size_t coun
 void narrow(void* to, const float* values, Wire wire, std::size_t count);
 
 struct Update {
-  Rule rule = Rule::sgd;
-  const Group* group = nullptr;
+  OptimizerKind optimizer = OptimizerKind::sgd;
+  const ParameterGroup* group = nullptr;
   double lr = 0.0;
   std::uint64_t number = 1;  // of this update, counted from 1
   float divisor = 1.0F;      // divides the sum: the number of contributions, or 1

@@ -9,20 +9,20 @@ namespace tacos::hub {
 
 namespace {
 
-constexpr std::size_t kBuffer = 5 * (sizeof(Frame) + kLargestPayload);  // bytes read ahead
+constexpr std::size_t kReadAhead = 5 * (sizeof(Frame) + kLargestPayload);  // bytes read ahead
 
 }  // namespace
 
-Stream::Stream() : buffer_(new std::byte[kBuffer]) {}
+Stream::Stream() : buffer_(new std::byte[kReadAhead]) {}
 
 std::span<std::byte> Stream::space() {
   if (begin_ == end_) begin_ = end_ = 0;
-  if (begin_ > 0 && kBuffer - end_ < sizeof(Frame) + kLargestPayload) {
+  if (begin_ > 0 && kReadAhead - end_ < sizeof(Frame) + kLargestPayload) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
-  return {buffer_.get() + end_, kBuffer - end_};
+  return {buffer_.get() + end_, kReadAhead - end_};
 }
 
 Stream::Next Stream::next(Frame& frame, const std::byte*& payload) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import threading
 from contextlib import ExitStack
 
@@ -17,7 +18,7 @@ if importlib.util.find_spec("torch") is None:
         allow_module_level=True,
     )
 
-pytestmark = pytest.mark.xdist_group("torch")  # torch is imported once
+pytestmark = [pytest.mark.unsanitized, pytest.mark.xdist_group("torch")]  # torch is imported once
 
 SEEDED = threading.Lock()
 RULES = {
@@ -348,3 +349,11 @@ def test_a_wrong_optimizer_or_change_is_told(server):
             optimizer.step()
     with pytest.raises(CommunicationError, match="does not answer"):
         Optimizer("sgd", model.named_parameters(), hub="127.0.0.1:1")
+
+
+def test_diloco_takes_the_keywords_of_its_optimizer():
+    from tacos.hub.training import Optimizer, Participation
+
+    own = inspect.signature(Optimizer).parameters.values()
+    keywords = [one.name for one in own if one.kind is one.KEYWORD_ONLY and one.name != "overlap"]
+    assert list(Participation.__annotations__) == keywords

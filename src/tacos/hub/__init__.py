@@ -5,6 +5,7 @@ optimizer in a training loop, :func:`~tacos.hub.worker.connect` gives push and p
 health, metrics and checkpoints.
 
 >>> import numpy as np
+>>> from tacos.hub import Job, Server, connect, optimizer
 >>> job = Job("example", {"w": 2}, "sgd", [optimizer("sgd", lr=0.1)])
 >>> with Server() as server, connect(job, server.address) as worker:
 ...     worker.put("w", np.ones(2, np.float32))
@@ -16,17 +17,18 @@ array([0.5, 1. ], dtype=float32)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tacos.hub.job import Job, optimizer
-from tacos.hub.server import Server
-from tacos.hub.tenants import Tenant, Tenants
-from tacos.hub.worker import Control, Worker, connect
+from tacos._support.deferred import gather
 
 if TYPE_CHECKING:
+    from tacos.hub.job import Job, optimizer
     from tacos.hub.relay import Relay
+    from tacos.hub.server import Server
+    from tacos.hub.tenants import Tenant, Tenants
     from tacos.hub.training import DiLoCo as DiLoCo
     from tacos.hub.training import Optimizer as Optimizer
+    from tacos.hub.worker import Control, Worker, connect
 
 # DiLoCo and Optimizer are not listed: they need torch, and a star import must work without it.
 __all__ = [
@@ -41,21 +43,14 @@ __all__ = [
     "optimizer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use the classes that need torch or the whole runtime."""
-    if name in ("DiLoCo", "Optimizer"):
-        try:
-            from tacos.hub import training
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise ImportError(
-                f"tacos.hub.{name} needs torch: pip install 'tacos-ccl[torch]'"
-            ) from None
-        return getattr(training, name)
-    if name == "Relay":
-        from tacos.hub.relay import Relay
-
-        return Relay
-    raise AttributeError(f"module 'tacos.hub' has no attribute {name!r}")
+gather(
+    __name__,
+    {
+        "job": ("Job", "optimizer"),
+        "relay": ("Relay",),
+        "server": ("Server",),
+        "tenants": ("Tenant", "Tenants"),
+        "training": ("DiLoCo", "Optimizer"),
+        "worker": ("Control", "Worker", "connect"),
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from tacos._core import HubGroup
 from tacos.errors import check_keywords, nearest
@@ -12,10 +12,25 @@ from tacos.errors import check_keywords, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MODES", "OPTIMIZERS", "Job", "optimizer"]
+__all__ = ["MODES", "OPTIMIZERS", "Hyperparameters", "Job", "optimizer"]
 
 MODES = ("sync", "stale", "async")
 """How workers are synchronized: in every step, within a number of steps, or not at all."""
+
+
+class Hyperparameters(TypedDict, total=False):
+    """Hyperparameters of a parameter group, as torch.optim names them."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    maximize: bool
+    betas: tuple[float, float]
+    eps: float
+    amsgrad: bool
+
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {
@@ -36,7 +51,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def optimizer(name: str, **given: Any) -> dict[str, Any]:
+def optimizer(name: str, **given: Unpack[Hyperparameters]) -> dict[str, Any]:
     """Complete the hyperparameters of a parameter group; ``nesterov`` is SGD with Nesterov momentum 0.9.
 
     Raises:
@@ -48,13 +63,13 @@ def optimizer(name: str, **given: Any) -> dict[str, Any]:
     True
     """
     if name == "nesterov":
-        name, given = "sgd", {"momentum": 0.9, **given, "nesterov": True}
+        name, given = "sgd", Hyperparameters(**{"momentum": 0.9, **given, "nesterov": True})
     if name not in OPTIMIZERS:
         close = nearest(name, [*OPTIMIZERS, "nesterov"])
         hint = f"did you mean {close!r}?" if close else "use sgd, nesterov, adam or adamw"
         raise ValueError(f"unknown optimizer {name!r}; {hint}")
     check_keywords(name, given, OPTIMIZERS[name])
-    group = OPTIMIZERS[name] | given
+    group: dict[str, Any] = OPTIMIZERS[name] | dict(given)
     for key in ("lr", "momentum", "weight_decay", "eps"):
         value = group.get(key, 0.0)
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -164,7 +179,7 @@ class Job:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: object) -> Self:
         """Return the job that :meth:`to_json` described.
 
         Raises:

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import unquote
 
-from tacos._core import HubService
+from tacos._core import SocketHub
 from tacos.errors import CommunicationError, FormatError, TacosError
 from tacos.hub import checkpoint
 from tacos.hub.job import Job
@@ -56,7 +56,7 @@ def _refuse(status: HTTPStatus, message: str) -> NoReturn:
 
 
 @dataclass
-class _Worker:
+class _Member:
     name: str
     rank: int
     admission: HubAdmission
@@ -88,7 +88,7 @@ class Session:
     """The step of the checkpoint that it continues; 0 if it is new."""
     initialized: bool = False
     started: bool = False
-    workers: dict[int, _Worker] = field(default_factory=dict)
+    workers: dict[int, _Member] = field(default_factory=dict)
     lost: list[dict[str, Any]] = field(default_factory=list)
     checkpoint_step: int | None = None
     meetings: dict[str, set[int]] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Server:
         self.ports = [one.getsockname()[1] for one in self._listening]
         scheme = "https" if tls else "http"
         self.address = f"{scheme}://{host}:{self._http.server_port}"
-        self._service = HubService([one.detach() for one in self._listening], pin=pin)
+        self._hub = SocketHub([one.detach() for one in self._listening], pin=pin)
         self._start(self._http.serve_forever, _POLL_S)
         self._start(self._watch)
 
@@ -223,7 +223,7 @@ class Server:
             self._drop(session, "the hub was stopped")
         self._http.shutdown()
         self._http.server_close()
-        self._service.stop()
+        self._hub.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(10.0)
@@ -237,7 +237,7 @@ class Server:
 
     def look(self) -> None:
         """Record workers that were lost."""
-        for number, _, serial, why in self._service.take_losses():
+        for number, _, serial, why in self._hub.take_losses():
             with self._lock:
                 session = next((s for s in self._sessions.values() if s.number == number), None)
                 worker = session.workers.pop(serial, None) if session else None
@@ -259,7 +259,7 @@ class Server:
             try:
                 if self._write(session, due, 0.5):
                     due += self._every
-                elif (step := self._service.next_step(session.number)) > due:
+                elif (step := self._hub.next_step(session.number)) > due:
                     due = (step // self._every + 1) * self._every
             except (TacosError, ValueError, OSError) as error:
                 if not session.ended:
@@ -271,7 +271,7 @@ class Server:
         return self._checkpoints / f"{tenant.name}.{name}.hub"
 
     def _write(self, session: Session, version: int | None, patience_s: float) -> bool:
-        snapshot = self._service.snapshot(session.number, version, patience_s)
+        snapshot = self._hub.snapshot(session.number, version, patience_s)
         if snapshot is None:
             return False
         with session.writing:  # an older checkpoint that took longer must not replace a newer one
@@ -284,7 +284,7 @@ class Server:
     def _exchange(self, session: Session) -> None:
         assert self._relay is not None
         try:
-            self._relay.run(self._service, session.number, lambda: session.ended)
+            self._relay.run(self._hub, session.number, lambda: session.ended)
         except (CommunicationError, TimeoutError, ValueError) as error:
             if not session.ended:
                 self._log(f"session {session.job.name}: {error}")
@@ -299,7 +299,7 @@ class Server:
                 worker.forget_memory()
             self._sessions.pop((session.tenant.name, session.job.name), None)
             self._lock.notify_all()
-        self._service.drop(session.number, why)
+        self._hub.drop(session.number, why)
 
     # --- requests over HTTP
 
@@ -313,7 +313,7 @@ class Server:
     def metrics(self, tenant: Tenant) -> dict[str, Any]:
         """Return counters of the whole service, and the tenant's sessions."""
         return {
-            **self._service.counters(),
+            **self._hub.counters(),
             "sessions": {name: self.state(tenant, name) for name in self.names(tenant)},
         }
 
@@ -334,21 +334,21 @@ class Server:
             session = self._session(tenant, name)
             workers = [worker.to_json() for worker in session.workers.values()]
         return {
-            "name": name, "step": self._service.next_step(session.number),
+            "name": name, "step": self._hub.next_step(session.number),
             "started": session.started, "workers": workers, "lost": list(session.lost),
-            "failure": self._service.failure(session.number), "mode": session.job.mode,
+            "failure": self._hub.failure(session.number), "mode": session.job.mode,
             "resumed_at": session.resumed_at, "checkpoint_step": session.checkpoint_step,
             "memory_bytes": session.job.memory_bytes, "optimizer": session.job.optimizer,
         }  # fmt: skip
 
-    def create(self, tenant: Tenant, data: Any) -> dict[str, Any]:
+    def create(self, tenant: Tenant, data: object) -> dict[str, Any]:
         """Open a session, or find the one that another worker of the job has opened."""
         job = Job.from_json(data)
         place = tenant.name, job.name
         with self._lock:
             found = self._sessions.get(place)
             gone = found is not None and not found.workers and found.started
-            failed = found is not None and self._service.failure(found.number)
+            failed = found is not None and self._hub.failure(found.number)
         if found is not None and (failed or (gone and found.job != job)):
             self._drop(found, failed or "another job takes its place")
         with self._lock:
@@ -383,8 +383,8 @@ class Server:
                     f"the checkpoint of session {job.name!r} has other parameters or another "
                     "optimizer; remove it or use another name",
                 )
-        number = self._service.create(
-            name=job.name, tenant=self.tenants.number(tenant), rule=job.optimizer, mode=job.mode,
+        number = self._hub.create(
+            name=job.name, tenant=self.tenants.number(tenant), optimizer=job.optimizer, mode=job.mode,
             deterministic=job.deterministic, average=job.average, elastic=job.elastic,
             relay=self._relay is not None, staleness=job.staleness, timeout_s=job.timeout_s,
             rate_Bps=tenant.rate_Bps / self.cores, groups=job.rates(),
@@ -401,7 +401,7 @@ class Server:
         self._log(f"session {job.name}: {'resumed' if resumed else 'opened'}{step}")
         return session
 
-    def join(self, tenant: Tenant, name: str, data: Any, local: bool) -> dict[str, Any]:
+    def join(self, tenant: Tenant, name: str, data: object, local: bool) -> dict[str, Any]:
         """Admit a worker; return once all workers that begin together have joined."""
         if not isinstance(data, dict):
             _refuse(HTTPStatus.BAD_REQUEST, "a worker must be a JSON object")
@@ -419,8 +419,8 @@ class Server:
                 _refuse(HTTPStatus.CONFLICT, f"session {name!r} has a worker with rank {rank}")
             worker_name = str(worker_name or f"worker{rank}")[:128]
             share = local and data.get("share") is True
-            admission = self._service.join(session.number, worker_name, rank, share)
-            worker = _Worker(worker_name, rank, admission, admission.memory)
+            admission = self._hub.join(session.number, worker_name, rank, share)
+            worker = _Member(worker_name, rank, admission, admission.memory)
             session.workers[admission.serial] = worker
             if len(session.workers) >= session.job.workers:
                 session.started = True
@@ -463,19 +463,19 @@ class Server:
                 self._waiting -= 1
         return True
 
-    def _worker(self, tenant: Tenant, name: str, serial: str) -> tuple[Session, _Worker]:
+    def _worker(self, tenant: Tenant, name: str, serial: str) -> tuple[Session, _Member]:
         session = self._session(tenant, name)
         worker = session.workers.get(int(serial) if serial.isdecimal() else -1)
         if worker is None:
             _refuse(HTTPStatus.NOT_FOUND, f"session {name!r} has no worker {serial!r}")
         return session, worker
 
-    def _leave(self, session: Session, worker: _Worker) -> None:
+    def _leave(self, session: Session, worker: _Member) -> None:
         with self._lock:
             session.workers.pop(worker.admission.serial, None)
             self._lock.notify_all()
             worker.forget_memory()
-        self._service.leave(session.number, worker.admission.slot, worker.admission.serial)
+        self._hub.leave(session.number, worker.admission.slot, worker.admission.serial)
 
     def leave(self, tenant: Tenant, name: str, serial: str) -> dict[str, Any]:
         """Remove a worker between steps."""
@@ -484,7 +484,7 @@ class Server:
         self._leave(session, worker)
         return {"left": worker.name}
 
-    def meet(self, tenant: Tenant, name: str, serial: str, data: Any) -> dict[str, Any]:
+    def meet(self, tenant: Tenant, name: str, serial: str, data: object) -> dict[str, Any]:
         """Wait until all workers of a session have reached the named point."""
         point = str(data.get("point", "")) if isinstance(data, dict) else ""
         with self._lock:
@@ -517,13 +517,15 @@ class Server:
         self._drop(session, "the session was ended")
         return {"ended": name}
 
-    def answer(self, method: str, path: str, tenant: Tenant, data: Any, local: bool) -> Any:
+    def answer(
+        self, method: str, path: str, tenant: Tenant, data: object, local: bool
+    ) -> dict[str, Any]:
         """Carry out a request."""
         match method, [unquote(part) for part in path.strip("/").split("/")]:
             case "GET", ["metrics"]:
                 return self.metrics(tenant)
             case "GET", ["sessions"]:
-                return self.names(tenant)
+                return {"sessions": self.names(tenant)}
             case "POST", ["sessions"]:
                 return self.create(tenant, data)
             case "GET", ["sessions", name]:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    hint = "tacos.hub.Optimizer and tacos.hub.DiLoCo need torch: pip install 'tacos-ccl[torch]'"
+    raise ModuleNotFoundError(hint, name="torch") from None
 
 from tacos.hub.job import OPTIMIZERS, Job
 from tacos.hub.job import optimizer as completed
@@ -30,7 +36,7 @@ _STATES = {
 }
 
 
-def _rule(optimizer: torch.optim.Optimizer) -> str:
+def _kind_of(optimizer: torch.optim.Optimizer) -> str:
     """Return the name of a torch optimizer in the service."""
     if isinstance(optimizer, torch.optim.AdamW):
         return "adamw"
@@ -45,11 +51,11 @@ def _rule(optimizer: torch.optim.Optimizer) -> str:
     )
 
 
-def _group(rule: str, group: dict[str, Any]) -> dict[str, Any]:
+def _group(kind: str, group: dict[str, Any]) -> dict[str, Any]:
     if group.get("differentiable"):
         raise ValueError("an optimizer with differentiable=True cannot run in the service")
-    given = {key: group[key] for key in OPTIMIZERS[rule]}
-    return completed(rule, **{key: _plain(value) for key, value in given.items()})
+    given = {key: group[key] for key in OPTIMIZERS[kind]}
+    return completed(kind, **{key: _plain(value) for key, value in given.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -74,7 +80,7 @@ class Optimizer(torch.optim.Optimizer):
         accumulate: Backward passes per step.
         wire: Format of gradients and weights on the wire: ``float32``, ``bfloat16`` or ``float16``.
         share, token, ca: See :func:`tacos.hub.worker.connect`.
-        job: Other fields of :class:`tacos.hub.job.Job`: ``mode``, ``staleness``, ``deterministic``, ``elastic``, …
+        mode, staleness, deterministic, average, elastic, timeout_s: See :class:`tacos.hub.job.Job`.
 
     Attributes:
         worker: The connection.
@@ -110,7 +116,12 @@ class Optimizer(torch.optim.Optimizer):
         share: bool | None = None,
         token: str | None = None,
         ca: Path | None = None,
-        **job: Any,
+        mode: str = "sync",
+        staleness: int = 0,
+        deterministic: bool = False,
+        average: bool = True,
+        elastic: bool = False,
+        timeout_s: float = 60.0,
     ) -> None:
         named = {key: each for key, each in named_parameters if each.requires_grad}
         if accumulate < 1:
@@ -118,7 +129,7 @@ class Optimizer(torch.optim.Optimizer):
         if not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = _made(optimizer, list(named.values()))
         self._torch = optimizer
-        rule = _rule(optimizer)
+        kind = _kind_of(optimizer)
         names = {id(each): key for key, each in named.items()}
         self._parameters: list[torch.nn.Parameter] = []
         keys, group_of = {}, []
@@ -134,10 +145,12 @@ class Optimizer(torch.optim.Optimizer):
         self._names = list(keys)
         self._group_of = group_of
         self._places = {id(each): place for place, each in enumerate(self._parameters)}
-        self._settings = [_group(rule, group) for group in optimizer.param_groups]
+        self._settings = [_group(kind, group) for group in optimizer.param_groups]
         described = Job(
-            session, keys, rule, self._settings, group_of,
-            workers=int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers, **job,
+            session, keys, kind, self._settings, group_of,
+            workers=int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers,
+            mode=mode, staleness=staleness, deterministic=deterministic, average=average,
+            elastic=elastic, timeout_s=timeout_s,
         )  # fmt: skip
         self._overlap, self._accumulate = overlap, accumulate
         self._passes = [0] * len(self._parameters)
@@ -222,7 +235,7 @@ class Optimizer(torch.optim.Optimizer):
             place, source, self._landing[place].data_ptr(), rate
         )
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Push what has not been pushed, wait for the new weights, and store them in the parameters."""
         loss = None
         if closure is not None:
@@ -257,17 +270,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in torch's format, which the torch optimizer can load. Not during a step."""
-        rule, job = self.worker.job.optimizer, self.worker.job
+        kind, job = self.worker.job.optimizer, self.worker.job
         for place, each in enumerate(self._parameters):
             key = self._names[place]
             count = self.worker.updates(key)
             group = job.groups[job.group_of[place]]
-            arrays = _arrays(rule, group)
+            arrays = _arrays(kind, group)
             if count == 0 or not arrays:
                 self._torch.state.pop(each, None)
                 continue
             state: dict[str, Any] = {}
-            if rule != "sgd":
+            if kind != "sgd":
                 state["step"] = torch.tensor(float(count))
             for slot, name in enumerate(arrays, 1):
                 values = torch.empty(each.numel(), dtype=torch.float32)
@@ -319,11 +332,11 @@ class Optimizer(torch.optim.Optimizer):
         self._hooks = []
 
 
-def _arrays(rule: str, group: Any) -> tuple[str, ...]:
+def _arrays(kind: str, group: Any) -> tuple[str, ...]:
     """Return torch's names for the state of a group, in the order of the service."""
-    if rule == "sgd":
-        return _STATES[rule] if group["momentum"] else ()
-    return _STATES[rule] if group["amsgrad"] else _STATES[rule][:2]
+    if kind == "sgd":
+        return _STATES[kind] if group["momentum"] else ()
+    return _STATES[kind] if group["amsgrad"] else _STATES[kind][:2]
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
@@ -339,8 +352,29 @@ def _made(config: str | dict[str, Any], parameters: list[Any]) -> torch.optim.Op
     if not isinstance(name, str):
         raise ValueError("the configuration of an optimizer needs its name, such as 'sgd'")  # noqa: TRY004
     group = completed(name, **given)
-    rule = "sgd" if name == "nesterov" else name
-    return _TORCH[rule](parameters, **group)
+    kind = "sgd" if name == "nesterov" else name
+    return _TORCH[kind](parameters, **group)
+
+
+class Participation(TypedDict, total=False):
+    """The keywords of :class:`Optimizer` that say which job a worker takes part in, and how."""
+
+    hub: str | None
+    session: str
+    workers: int | None
+    rank: int | None
+    name: str | None
+    accumulate: int
+    wire: str
+    share: bool | None
+    token: str | None
+    ca: Path | None
+    mode: str
+    staleness: int
+    deterministic: bool
+    average: bool
+    elastic: bool
+    timeout_s: float
 
 
 class DiLoCo:
@@ -375,7 +409,7 @@ class DiLoCo:
         *,
         every: int,
         outer: str | dict[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[Participation],
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}")
@@ -421,9 +455,9 @@ class DiLoCo:
         for local, shared in zip(self._local, self._shared, strict=True):
             local.copy_(shared)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take a local step, and exchange if it is time."""
-        loss = self.inner.step(closure) if closure is not None else self.inner.step()
+        loss: float | None = self.inner.step() if closure is None else self.inner.step(closure)
         self.steps_done += 1
         if self.steps_done % self.every == 0:
             for local, shared in zip(self._local, self._shared, strict=True):

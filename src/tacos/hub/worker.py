@@ -60,7 +60,7 @@ class Control:
         self._secure, self._ca, self._timeout = parts.scheme == "https", ca, timeout
         self._token = token if token is not None else read(TOKEN) or None
 
-    def ask(self, method: str, path: str, data: Any = None) -> Any:
+    def ask(self, method: str, path: str, data: object = None) -> dict[str, Any]:
         """Send a request and return the answer.
 
         Raises:
@@ -82,7 +82,7 @@ class Control:
                 method, path, json.dumps(data) if data is not None else None, headers
             )
             response = connection.getresponse()
-            answer = json.loads(response.read())
+            answer: dict[str, Any] = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise CommunicationError(
                 f"the hub at {self.host}:{self.port} does not answer: {str(error) or type(error).__name__}; "

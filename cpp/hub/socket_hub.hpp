@@ -9,11 +9,11 @@
 
 namespace tacos::hub {
 
-class Service : public Hub {
+class SocketHub : public Hub {
  public:
   // Takes ownership of listening sockets, one per core. `pin`: bind each thread to a processor.
-  Service(const std::vector<int>& listening, bool pin);
-  ~Service() override;
+  SocketHub(const std::vector<int>& listening, bool pin);
+  ~SocketHub() override;
   // Ends all threads and closes all sockets.
   void stop();
 

@@ -1,4 +1,4 @@
-#include "hub/service.hpp"
+#include "hub/socket_hub.hpp"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -53,7 +53,7 @@ void pin_to(std::size_t index) {
 
 }  // namespace
 
-Service::Service(const std::vector<int>& listening, bool pin)
+SocketHub::SocketHub(const std::vector<int>& listening, bool pin)
     : Hub(static_cast<std::int32_t>(listening.size())) {
   for (const int descriptor : listening) {
     auto loop = std::make_unique<Loop>();
@@ -80,9 +80,9 @@ Service::Service(const std::vector<int>& listening, bool pin)
   }
 }
 
-Service::~Service() { stop(); }
+SocketHub::~SocketHub() { stop(); }
 
-void Service::stop() {
+void SocketHub::stop() {
   if (stopping_.exchange(true)) return;
   for (const auto& loop : loops_) {
     const std::uint64_t one = 1;
@@ -99,7 +99,7 @@ void Service::stop() {
   }
 }
 
-void Service::run_on(std::size_t core, std::function<void(Core&)> what) {
+void SocketHub::run_on(std::size_t core, std::function<void(Core&)> what) {
   auto& loop = *loops_[core];
   {
     const std::lock_guard lock(loop.mutex);
@@ -115,7 +115,7 @@ void Service::run_on(std::size_t core, std::function<void(Core&)> what) {
   what(*cores_[core]);
 }
 
-void Service::run(std::size_t index) {
+void SocketHub::run(std::size_t index) {
   auto& loop = *loops_[index];
   auto& core = *cores_[index];
   std::int64_t ticked = 0;
@@ -161,7 +161,7 @@ void Service::run(std::size_t index) {
   }
 }
 
-void Service::accept_all(Loop& loop, Core& core) {
+void SocketHub::accept_all(Loop& loop, Core& core) {
   while (true) {
     const int descriptor = accept4(loop.listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor < 0) return;  // no more connections, or too many open files: clients retry
@@ -188,14 +188,14 @@ void Service::accept_all(Loop& loop, Core& core) {
   }
 }
 
-void Service::watch(Loop& loop, Socket& socket) {
+void SocketHub::watch(Loop& loop, Socket& socket) {
   epoll_event event{};
   event.events = (socket.held ? 0U : EPOLLIN) | (socket.writes ? EPOLLOUT : 0U);
   event.data.fd = socket.descriptor;
   epoll_ctl(loop.epoll, EPOLL_CTL_MOD, socket.descriptor, &event);
 }
 
-void Service::read(Loop& loop, Core& core, int descriptor) {
+void SocketHub::read(Loop& loop, Core& core, int descriptor) {
   auto& socket = loop.sockets[at(descriptor)];
   if (socket.descriptor < 0) return;  // closed by an earlier event
   for (int turn = 0; turn < kReads; ++turn) {
@@ -227,7 +227,7 @@ void Service::read(Loop& loop, Core& core, int descriptor) {
   }
 }
 
-void Service::write(Loop& loop, Core& core, int descriptor) {
+void SocketHub::write(Loop& loop, Core& core, int descriptor) {
   auto& socket = loop.sockets[at(descriptor)];
   if (socket.descriptor < 0 || socket.connection < 0) return;
   std::array<iovec, 64> pieces{};
@@ -251,7 +251,7 @@ void Service::write(Loop& loop, Core& core, int descriptor) {
   }
 }
 
-void Service::flush(Loop& loop, Core& core) {
+void SocketHub::flush(Loop& loop, Core& core) {
   for (const int connection : core.take_touched()) {
     if (!core.exists(connection)) continue;
     const int descriptor = loop.by_connection[at(connection)];
@@ -265,7 +265,7 @@ void Service::flush(Loop& loop, Core& core) {
 
 // Sends what is queued and waits up to a second for the client to read it. Closing a socket with unread input at once
 // would discard the queued answers.
-void Service::linger(Loop& loop, Core& core, int descriptor) {
+void SocketHub::linger(Loop& loop, Core& core, int descriptor) {
   auto& socket = loop.sockets[at(descriptor)];
   if (socket.descriptor < 0 || socket.lingers) return;
   write(loop, core, descriptor);
@@ -280,7 +280,7 @@ void Service::linger(Loop& loop, Core& core, int descriptor) {
   watch(loop, socket);
 }
 
-void Service::close(Loop& loop, Core& core, int descriptor, const std::string& why) {
+void SocketHub::close(Loop& loop, Core& core, int descriptor, const std::string& why) {
   auto& socket = loop.sockets[at(descriptor)];
   if (socket.connection >= 0) core.closed(socket.connection, why);
   ::close(descriptor);
@@ -288,7 +288,7 @@ void Service::close(Loop& loop, Core& core, int descriptor, const std::string& w
   --loop.open;
 }
 
-void Service::look_at_waiting(Loop& loop, Core& core, std::int64_t now) {
+void SocketHub::look_at_waiting(Loop& loop, Core& core, std::int64_t now) {
   auto waiting = std::exchange(loop.waiting, {});
   for (const int descriptor : waiting) {
     auto& socket = loop.sockets[at(descriptor)];
