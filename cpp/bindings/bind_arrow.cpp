@@ -69,7 +69,7 @@ struct Table {
     columns.clear();
   }
 };
-using Shared = std::shared_ptr<const Table>;
+using SharedTable = std::shared_ptr<const Table>;
 
 const char* format_of(const nb::dlpack::dtype& type) {
   const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
@@ -87,7 +87,7 @@ const char* format_of(const nb::dlpack::dtype& type) {
 // A schema or array of one column, or of the table: it keeps the table and its children alive.
 template <typename Node>
 struct Kept {
-  Shared table;
+  SharedTable table;
   std::vector<Node> children;
   std::vector<Node*> pointers;
   std::vector<const void*> buffers;
@@ -112,7 +112,7 @@ void own(Node* node, std::unique_ptr<Kept<Node>> kept) {
   node->private_data = kept.release();
 }
 
-void fill_schema(const Shared& table, ArrowSchema* out) {
+void fill_schema(const SharedTable& table, ArrowSchema* out) {
   auto whole = std::make_unique<Kept<ArrowSchema>>();
   whole->table = table;
   whole->children.resize(table->columns.size());
@@ -131,7 +131,7 @@ void fill_schema(const Shared& table, ArrowSchema* out) {
   own(out, std::move(whole));
 }
 
-void fill_batch(const Shared& table, std::int64_t begin, std::int64_t rows, ArrowArray* out) {
+void fill_batch(const SharedTable& table, std::int64_t begin, std::int64_t rows, ArrowArray* out) {
   auto whole = std::make_unique<Kept<ArrowArray>>();
   whole->table = table;
   whole->buffers = {nullptr};  // no validity: nothing is null
@@ -156,7 +156,7 @@ void fill_batch(const Shared& table, std::int64_t begin, std::int64_t rows, Arro
 }
 
 struct Position {
-  Shared table;
+  SharedTable table;
   std::int64_t next = 0;
 };
 
@@ -230,7 +230,7 @@ nb::capsule arrow_stream(const nb::dict& columns) {
 void bind_arrow(nb::module_& m) {
   m.def("arrow_stream", &stream_of, nb::arg("names"), nb::arg("columns"),
         nb::sig("def arrow_stream(names: collections.abc.Sequence[str], columns: "
-                "collections.abc.Sequence[numpy.typing.NDArray[typing.Any]]) -> typing.Any"),
+                "collections.abc.Sequence[numpy.typing.NDArray[typing.Any]]) -> object"),
         "Columns as a stream of record batches, through the Arrow C data interface, not copied.");
 }
 

@@ -15,11 +15,6 @@ namespace {
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-template <typename T>
-std::vector<T> list(const Array<T>& array) {
-  return {array.data(), array.data() + array.shape(0)};
-}
-
 // A column of the traces, copied: `add` may move it.
 template <typename T>
 auto column(std::vector<T> chakra::Traces::* member) {

@@ -9,7 +9,7 @@
 #include "columns.hpp"
 #include "hub/aggregate.hpp"
 #include "hub/client.hpp"
-#include "hub/service.hpp"
+#include "hub/socket_hub.hpp"
 
 namespace tacos::bindings {
 
@@ -77,10 +77,10 @@ bool patiently(double patience_s, const Wait& wait) {
 template <typename Class>
 void bind_machine(Class& machine) {
   machine.def(nb::init<std::int32_t>(), "cores"_a)
-      .def("open", &Machine::open, "core"_a, "Open a connection to a core and return its number.")
+      .def("open", &ManualHub::open, "core"_a, "Open a connection to a core and return its number.")
       .def(
           "feed",
-          [](Machine& m, std::int32_t core, int connection, const nb::bytes& bytes) {
+          [](ManualHub& m, std::int32_t core, int connection, const nb::bytes& bytes) {
             return m.feed(core, connection,
                           {static_cast<const std::byte*>(bytes.data()), bytes.size()});
           },
@@ -88,17 +88,17 @@ void bind_machine(Class& machine) {
           "Pass bytes to a connection; return False if the core has ended it.")
       .def(
           "take",
-          [](Machine& m, std::int32_t core, int connection, std::size_t most) {
+          [](ManualHub& m, std::int32_t core, int connection, std::size_t most) {
             const auto bytes = m.take(core, connection, most);
             return nb::bytes(bytes.data(), bytes.size());
           },
           "core"_a, "connection"_a, "most"_a = std::size_t{1} << 40,
           "Bytes that a connection sends.")
-      .def("ended", &Machine::ended, "core"_a, "connection"_a,
+      .def("ended", &ManualHub::ended, "core"_a, "connection"_a,
            "Whether the core has ended a connection.")
-      .def("close", &Machine::close, "core"_a, "connection"_a, "why"_a,
+      .def("close", &ManualHub::close, "core"_a, "connection"_a, "why"_a,
            "Report that a connection is closed.")
-      .def("tick", &Machine::tick, "now_ms"_a, "Set the time.");
+      .def("tick", &ManualHub::tick, "now_ms"_a, "Set the time.");
 }
 
 }  // namespace
@@ -113,13 +113,15 @@ void bind_hub(nb::module_& m) {
   m.def("hub_aggregate", &aggregate, "tall"_a, "threads"_a, "workers"_a, "sizes"_a, "rounds"_a,
         Release(), "Seconds per round of sums and updates, chunk-owned or key at a time.");
 
-  nb::class_<Group>(m, "HubGroup", "Hyperparameters of a parameter group, with torch's names.")
+  nb::class_<ParameterGroup>(m, "HubGroup",
+                             "Hyperparameters of a parameter group, with torch's names.")
       .def(
           "__init__",
-          [](Group* self, double lr, double momentum, double dampening, double weight_decay,
-             double beta1, double beta2, double eps, bool nesterov, bool maximize, bool amsgrad) {
-            new (self) Group{lr,    momentum, dampening, weight_decay, beta1,
-                             beta2, eps,      nesterov,  maximize,     amsgrad};
+          [](ParameterGroup* self, double lr, double momentum, double dampening,
+             double weight_decay, double beta1, double beta2, double eps, bool nesterov,
+             bool maximize, bool amsgrad) {
+            new (self) ParameterGroup{lr,    momentum, dampening, weight_decay, beta1,
+                                      beta2, eps,      nesterov,  maximize,     amsgrad};
           },
           nb::kw_only(), "lr"_a, "momentum"_a = 0.0, "dampening"_a = 0.0, "weight_decay"_a = 0.0,
           "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8, "nesterov"_a = false,
@@ -160,16 +162,16 @@ void bind_hub(nb::module_& m) {
       .def_prop_ro("cores", &Hub::cores, "Number of cores.")
       .def(
           "create",
-          [](Hub& hub, const std::string& name, std::uint64_t tenant, const std::string& rule,
+          [](Hub& hub, const std::string& name, std::uint64_t tenant, const std::string& optimizer,
              const std::string& mode, bool deterministic, bool average, bool elastic, bool relay,
              std::uint64_t staleness, double timeout_s, double rate_Bps,
-             const std::vector<Group>& groups, const std::vector<std::int64_t>& sizes,
+             const std::vector<ParameterGroup>& groups, const std::vector<std::int64_t>& sizes,
              const std::vector<std::int32_t>& groups_of, const std::shared_ptr<Snapshot>& resumed) {
             const nb::gil_scoped_release release;
             JobSpec spec;
             spec.name = name;
             spec.tenant = tenant;
-            spec.rule = rule_named(rule);
+            spec.optimizer = optimizer_named(optimizer);
             spec.mode = mode_named(mode);
             spec.deterministic = deterministic;
             spec.average = average;
@@ -183,7 +185,7 @@ void bind_hub(nb::module_& m) {
             spec.groups_of = groups_of;
             return hub.create(spec, resumed.get());
           },
-          nb::kw_only(), "name"_a, "tenant"_a = 0, "rule"_a, "mode"_a = "sync",
+          nb::kw_only(), "name"_a, "tenant"_a = 0, "optimizer"_a, "mode"_a = "sync",
           "deterministic"_a = false, "average"_a = true, "elastic"_a = false, "relay"_a = false,
           "staleness"_a = 0, "timeout_s"_a = 60.0, "rate_Bps"_a = 0.0, "groups"_a, "sizes"_a,
           "groups_of"_a, "resumed"_a = nb::none(), "Add a job and return its number.")
@@ -255,14 +257,14 @@ void bind_hub(nb::module_& m) {
           },
           nb::sig("def counters(self) -> dict[str, int]"), "Totals since the start.");
 
-  nb::class_<Machine, Hub> machine(m, "HubMachine",
-                                   "A hub for tests, which moves bytes only when it is told to.");
+  nb::class_<ManualHub, Hub> machine(m, "ManualHub",
+                                     "A hub for tests, which moves bytes only when it is told to.");
   bind_machine(machine);
 
-  nb::class_<Service, Hub>(m, "HubService", "A hub on sockets, with a thread for each core.")
+  nb::class_<SocketHub, Hub>(m, "SocketHub", "A hub on sockets, with a thread for each core.")
       .def(nb::init<std::vector<int>, bool>(), "listening"_a, "pin"_a = false,
            "Take ownership of listening sockets, one per core.")
-      .def("stop", &Service::stop, Release(), "End all threads and close all sockets.");
+      .def("stop", &SocketHub::stop, Release(), "End all threads and close all sockets.");
 
   nb::class_<Client>(m, "HubClient", "A worker's connections to a hub.")
       .def(

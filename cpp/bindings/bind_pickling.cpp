@@ -80,9 +80,9 @@ nb::object with_few_values(std::span<const std::int64_t> column, nb::object whol
 bool restore_columns(PyObject* kept) {
   for (const char* name : kFewValues) {
     PyObject* pair = PyDict_GetItemString(kept, name);
-    if (pair == nullptr || !PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) continue;
+    if (pair == nullptr || !PyTuple_CheckExact(pair) || PyTuple_Size(pair) != 2) continue;
     const auto column =
-        nb::steal(PyObject_GetItem(PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)));
+        nb::steal(PyObject_GetItem(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1)));
     if (!column.is_valid() || PyDict_SetItemString(kept, name, column.ptr()) != 0) return false;
   }
   return true;

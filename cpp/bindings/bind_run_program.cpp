@@ -18,8 +18,8 @@ using namespace nb::literals;
 
 namespace {
 
-simulation::Timing timing_of(const std::string& name) {
-  if (name == "first-come") return simulation::Timing::dependencies;
+simulation::Timing timing_of_program(const std::string& name) {
+  if (name == "first-come") return simulation::Timing::first_come;
   if (name == "order") return simulation::Timing::order;
   if (name == "shared") return simulation::Timing::shared;
   invalid("timing of a program must be one of first-come, order, shared; got \"" + name + "\"");
@@ -31,7 +31,7 @@ nb::dict run_columns(const Program& program, const Array<std::int64_t>& chunk_by
                      const Array<std::int32_t>& links, const Array<std::int64_t>& position,
                      const nb::object& progress) {
   simulation::ProgramOptions options;
-  options.timing = timing_of(timing);
+  options.timing = timing_of_program(timing);
   options.record = record;
   options.limit = limit;
   options.link_begin.assign(link_begin.data(), link_begin.data() + link_begin.shape(0));

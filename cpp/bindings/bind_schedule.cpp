@@ -7,6 +7,7 @@
 #include "columns.hpp"
 #include "hooks.hpp"
 #include "json.hpp"
+#include "model/channel_routes.hpp"
 #include "model/schedule.hpp"
 #include "pickling.hpp"
 #include "timing/compose.hpp"
@@ -75,18 +76,20 @@ std::shared_ptr<Schedule> make_schedule(
                             max_bytes, threads_per_block}}));
 }
 
-std::shared_ptr<Schedule> retime_columns(
-    std::shared_ptr<Collective> collective, std::shared_ptr<Routes> routes,
-    const Array<std::int32_t>& route, const Array<std::uint32_t>& chunk,
-    const Array<std::int32_t>& step, const Array<std::uint8_t>& op,
-    const Array<std::uint8_t>& reads, std::string provenance, const nb::object& progress,
-    std::optional<bool> as_listed) {
+std::shared_ptr<Schedule> retime_columns(std::shared_ptr<Collective> collective,
+                                         std::shared_ptr<Routes> routes,
+                                         const Array<std::int32_t>& route,
+                                         const Array<std::uint32_t>& chunk,
+                                         const Array<std::int32_t>& step,
+                                         const Array<std::uint8_t>& op,
+                                         const Array<std::uint8_t>& reads, std::string provenance,
+                                         const nb::object& progress, std::optional<bool> sweep) {
   const auto span = [](const auto& array) { return std::span(array.data(), array.shape(0)); };
   const Order order{span(route), span(chunk), span(step), span(op), span(reads)};
   const auto report = progress_to(progress);
   const nb::gil_scoped_release release;  // the caller's frame keeps the arrays alive
   return std::make_shared<Schedule>(retime(std::move(collective), std::move(routes), order,
-                                           std::move(provenance), report, as_listed));
+                                           std::move(provenance), report, sweep));
 }
 
 // The package resolves names of nodes and links, as for all other functions.
@@ -377,14 +380,14 @@ Without an NPU and a link, an orbit returns its stored transfers. The rows of an
 of the whole schedule; their `transfer` and `route` name the stored ones that they are images of.)")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
-          nb::sig("def to_pandas(self) -> typing.Any"),
+          nb::sig("def to_pandas(self) -> pandas.DataFrame"),
           R"(The transfers as a pandas DataFrame with the columns of `rows`; needs pandas.
 
 `op` and `reads` are names ("copy" or "reduce", "input" or "acc"), and `src_name` and `dst_name` are
 added.)")
       .def(
           "to_arrow", [](const Schedule& s) { return hooks().to_arrow(all_rows(s)); },
-          nb::sig("def to_arrow(self) -> typing.Any"),
+          nb::sig("def to_arrow(self) -> pyarrow.Table"),
           R"(The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
 Polars, DuckDB and others accept the schedule itself, without a copy and without pyarrow.)")
@@ -392,8 +395,7 @@ Polars, DuckDB and others accept the schedule itself, without a copy and without
           "__arrow_c_stream__",
           [](const Schedule& s, const nb::object&) { return arrow_stream(all_rows(s)); },
           "requested_schema"_a = nb::none(),
-          nb::sig(
-              "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
+          nb::sig("def __arrow_c_stream__(self, requested_schema: object = None) -> object"),
           "The transfers for any library that supports the Arrow PyCapsule interface.")
       .def(
           "link_bytes",
@@ -480,10 +482,9 @@ Each reader of a sum of n arrivals lists all n of them.)")
       });
 
   m.def("retime", &retime_columns, "collective"_a, "routes"_a, "route"_a, "chunk"_a, "step"_a,
-        "op"_a, "reads"_a, "provenance"_a = "{}", "progress"_a = nb::none(),
-        "as_listed"_a = nb::none(),
+        "op"_a, "reads"_a, "provenance"_a = "{}", "progress"_a = nb::none(), "sweep"_a = nb::none(),
         "Earliest start times of an ordered list of transfers; see tacos.schedule.retime. "
-        "`as_listed`\n"
+        "`sweep`\n"
         "forces one sweep over the list (True) or the event loop (False).");
 }
 

@@ -3,8 +3,8 @@
 #include <nanobind/stl/string.h>
 
 #include "columns.hpp"
-#include "simulate/as_scheduled.hpp"
 #include "simulate/simulate.hpp"
+#include "simulate/unchanged_run.hpp"
 #include "simulation_columns.hpp"
 
 namespace tacos::bindings {
@@ -14,7 +14,7 @@ using namespace nb::literals;
 namespace {
 
 simulation::Timing timing_of(const std::string& name) {
-  if (name == "first-come") return simulation::Timing::dependencies;
+  if (name == "first-come") return simulation::Timing::first_come;
   if (name == "order") return simulation::Timing::order;
   if (name == "schedule") return simulation::Timing::schedule;
   if (name == "shared") return simulation::Timing::shared;
@@ -35,9 +35,9 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
                           const Array<std::int64_t>& late,
                           const Array<std::int64_t>& reduce_slowdown, std::int64_t jitter_ps,
                           std::uint64_t seed, const nb::object& progress,
-                          std::optional<bool> in_turn) {
+                          std::optional<bool> shortcut) {
   simulation::Options options;
-  options.in_turn = in_turn;
+  options.shortcut = shortcut;
   options.timing = timing_of(timing);
   options.congestion = congestion;
   options.record = record;
@@ -59,13 +59,13 @@ nb::dict simulate_columns(const Schedule& schedule, const Routes& routes, const 
   return columns;
 }
 
-nb::object as_scheduled_columns(const Schedule& schedule, const Routes& routes,
-                                const nb::object& progress) {
+nb::object unchanged_run_columns(const Schedule& schedule, const Routes& routes,
+                                 const nb::object& progress) {
   const auto report = progress_to(progress);
   std::optional<simulation::Result> result;
   {
     const nb::gil_scoped_release release;
-    result = simulation::as_scheduled(schedule, routes, report);
+    result = simulation::unchanged_run(schedule, routes, report);
   }
   return result ? nb::object(simulation_columns(std::move(*result), false)) : nb::none();
 }
@@ -77,21 +77,21 @@ void bind_simulate(nb::module_& m) {
       "simulate", &simulate_columns, "schedule"_a, "routes"_a, nb::kw_only(), "timing"_a,
       "congestion"_a, "record"_a, "slow_link"_a.noconvert(), "slow_time_ps"_a.noconvert(),
       "slowdown"_a.noconvert(), "late_ps"_a.noconvert(), "reduce_slowdown"_a.noconvert(),
-      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(), "in_turn"_a = nb::none(),
+      "jitter_ps"_a, "seed"_a, "progress"_a = nb::none(), "shortcut"_a = nb::none(),
       nb::sig("def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, "
               "record: bool, slow_link: numpy.typing.NDArray[numpy.int32], "
               "slow_time_ps: numpy.typing.NDArray[numpy.int64], "
               "slowdown: numpy.typing.NDArray[numpy.int64], "
               "late_ps: numpy.typing.NDArray[numpy.int64], "
               "reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, "
-              "progress: object | None = None, in_turn: bool | None = None) -> "
+              "progress: object | None = None, shortcut: bool | None = None) -> "
               "dict[str, numpy.typing.NDArray[typing.Any]]"),
       R"(Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
 Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
-down. `in_turn` forces one sweep (True) or the event loop (False).)");
+down. `shortcut` forces a shortcut (True) or the event loop (False).)");
 
-  m.def("simulate_as_scheduled", &as_scheduled_columns, "schedule"_a, "routes"_a,
+  m.def("simulate_as_scheduled", &unchanged_run_columns, "schedule"_a, "routes"_a,
         "progress"_a = nb::none(),
         nb::sig("def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | "
                 "None = None) -> dict[str, numpy.typing.NDArray[typing.Any]] | None"),

@@ -7,8 +7,8 @@
 #include "synth/balanced.hpp"
 #include "synth/greedy.hpp"
 #include "synth/greedy_steps.hpp"
-#include "synth/hubs.hpp"
 #include "synth/justify.hpp"
+#include "synth/leaders.hpp"
 #include "synth/multitree.hpp"
 #include "synth/refine.hpp"
 #include "synth/steiner/steiner.hpp"
@@ -131,26 +131,26 @@ void bind_synth(nb::module_& m) {
       "schedule"_a, nb::kw_only(), "progress"_a = nb::none(),
       "The schedule after its transfers were moved in time; see tacos.refine.");
   m.def(
-      "meet_at_hubs",
+      "meet_at_leaders",
       [](const std::shared_ptr<Topology>& topology, const std::shared_ptr<Collective>& collective,
          const std::vector<std::tuple<std::vector<NodeId>, std::vector<std::int32_t>,
                                       std::vector<NodeId>, bool>>& choices,
          std::uint64_t seed, std::int64_t hops, std::int64_t goal_ps, std::int64_t most_ps,
          std::size_t first, const std::string& provenance, const nb::object& progress) {
-        std::vector<Hubs> hubs;
+        std::vector<Leaders> leaders;
         for (const auto& [npus, digits, receivers, straight] : choices)
-          hubs.push_back({npus, digits, receivers, straight});
+          leaders.push_back({npus, digits, receivers, straight});
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Schedule>(
-            meet_at_hubs(topology, collective, hubs,
-                         HubOptions{seed, hops, goal_ps, most_ps, first}, provenance, report));
+        return std::make_shared<Schedule>(meet_at_leaders(
+            topology, collective, leaders, LeaderOptions{seed, hops, goal_ps, most_ps, first},
+            provenance, report));
       },
       "topology"_a, "collective"_a, "choices"_a, nb::kw_only(), "seed"_a = 0, "hops"_a,
       "goal_ps"_a = 0, "most_ps"_a = 0, "first"_a = 0, "provenance"_a = "{}",
       "progress"_a = nb::none(),
-      "An all-reduce that meets at some of these sets of hubs: NPUs, the sizes of the groups of "
-      "their stages, and receivers; see tacos.synth.hubs.");
+      "An all-reduce that meets at some of these sets of leaders: NPUs, the sizes of the groups of "
+      "their stages, and receivers; see tacos.synth.leaders.");
   m.def("greedy_stepwise", &stepwise, "topology"_a, "collective"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Whether greedy works step by step, with 9 bytes per transfer.");

@@ -164,7 +164,7 @@ With given_away=True, the links' columns are used without copying; do not write 
           nb::sig("def _repr_html_(self) -> str"), "HTML for notebooks.")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
-          nb::sig("def to_pandas(self) -> typing.Any"),
+          nb::sig("def to_pandas(self) -> pandas.DataFrame"),
           R"(The links as a pandas DataFrame, one row per link; needs pandas.
 
 The columns are link, src, dst, src_name, dst_name, latency_ps and bandwidth_Bps.)")

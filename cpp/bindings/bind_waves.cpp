@@ -27,7 +27,7 @@ struct RankLayout {
   Column<std::int64_t> src_offset, dst_offset, elements;
 };
 
-WaveColumns cut(const Program& program) {
+WaveColumns columns_of_waves(const Program& program) {
   const nb::gil_scoped_release release;
   Waves waves = cut_into_waves(program);
   return {waves.count,          std::move(waves.receive), std::move(waves.store),
@@ -82,7 +82,7 @@ void bind_waves(nb::module_& m) {
       .def_prop_ro(
           "order", [](const WaveColumns& c) { return view(c.order); }, nb::rv_policy::reference,
           "Local work of steps in order: 2 i where step i stores, 2 i + 1 where it acts.");
-  m.def("waves", &cut, "program"_a,
+  m.def("waves", &columns_of_waves, "program"_a,
         "Divide a program of sends and receives into waves, in which messages move together.");
 
   nb::class_<RankLayout>(m, "RankLayout", "The positions of one rank's data, in elements.")

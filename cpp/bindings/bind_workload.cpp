@@ -67,7 +67,7 @@ auto shown(Column<T> WorkloadColumns::* column) {
 }
 
 // The columns of the nodes, without dependencies, since a node may have any number of them.
-nb::typed<nb::dict, nb::str, nb::any> rows(const Workload& workload) {
+nb::typed<nb::dict, nb::str, nb::any> node_rows(const Workload& workload) {
   const auto& c = workload.columns();
   nb::typed<nb::dict, nb::str, nb::any> out;
   const auto put = [&](const char* name, const auto& column) {
@@ -88,11 +88,6 @@ nb::typed<nb::dict, nb::str, nb::any> rows(const Workload& workload) {
   put("on_cpu", c.on_cpu);
   put("name", c.name);
   return out;
-}
-
-template <typename T>
-std::vector<T> list(const Array<T>& array) {
-  return {array.data(), array.data() + array.shape(0)};
 }
 
 void bind_nodes(nb::module_& m) {
@@ -190,26 +185,26 @@ columns have defaults; tacos.workload.from_nodes converts, broadcasts and sorts.
       .def_prop_ro(
           "names", [](const Workload& workload) { return workload.columns().names; },
           "The distinct names of nodes.")
-      .def("rows", &rows, nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+      .def("rows", &node_rows,
+           nb::sig("def rows(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            "All columns except the dependencies, by name.")
       .def(
           "to_pandas", [](nb::handle self) { return hooks().to_pandas(self); },
-          nb::sig("def to_pandas(self) -> typing.Any"),
+          nb::sig("def to_pandas(self) -> pandas.DataFrame"),
           R"(The nodes as a pandas DataFrame with the columns of `rows`; needs pandas.
 
 `kind` and `comm` are names such as "send" and "all_reduce".)")
       .def(
-          "to_arrow", [](const Workload& w) { return hooks().to_arrow(rows(w)); },
-          nb::sig("def to_arrow(self) -> typing.Any"),
+          "to_arrow", [](const Workload& w) { return hooks().to_arrow(node_rows(w)); },
+          nb::sig("def to_arrow(self) -> pyarrow.Table"),
           R"(The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
 Polars, DuckDB and others accept the workload itself, without a copy and without pyarrow.)")
       .def(
           "__arrow_c_stream__",
-          [](const Workload& w, const nb::object&) { return arrow_stream(rows(w)); },
+          [](const Workload& w, const nb::object&) { return arrow_stream(node_rows(w)); },
           "requested_schema"_a = nb::none(),
-          nb::sig(
-              "def __arrow_c_stream__(self, requested_schema: typing.Any = None) -> typing.Any"),
+          nb::sig("def __arrow_c_stream__(self, requested_schema: object = None) -> object"),
           "The nodes for any library that supports the Arrow PyCapsule interface.")
       .def(
           "describe",

@@ -30,10 +30,16 @@ ReadOnly<T> view(const Column<T>& column) {
   return ReadOnly<T>(data, {column.size()}, owner);
 }
 
-// A column with a copy of an array's values.
+// A copy of an array's values, as a vector.
+template <typename T>
+std::vector<T> list(const Array<T>& array) {
+  return {array.data(), array.data() + array.shape(0)};
+}
+
+// The same as a column.
 template <typename T>
 Column<T> copy(const Array<T>& array) {
-  return std::vector<T>(array.data(), array.data() + array.shape(0));
+  return list(array);
 }
 
 // A column over an array, without a copy; it keeps the array alive.

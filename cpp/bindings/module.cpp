@@ -25,7 +25,7 @@ void bind_astra(nb::module_& m);
 void bind_msccl(nb::module_& m);
 void bind_perfetto(nb::module_& m);
 void bind_crc32(nb::module_& m);
-void bind_job(nb::module_& m);
+void bind_run_workload(nb::module_& m);
 void bind_pipeline(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_waves(nb::module_& m);
@@ -62,7 +62,7 @@ NB_MODULE(_core, m) {
   tacos::bindings::bind_msccl(m);
   tacos::bindings::bind_perfetto(m);
   tacos::bindings::bind_crc32(m);
-  tacos::bindings::bind_job(m);
+  tacos::bindings::bind_run_workload(m);
   tacos::bindings::bind_pipeline(m);
   tacos::bindings::bind_runtime(m);
   tacos::bindings::bind_waves(m);

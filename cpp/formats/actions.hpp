@@ -8,15 +8,16 @@
 #include "model/program.hpp"
 #include "support/index.hpp"
 
-namespace tacos::packing {
+namespace tacos::threadblocks {
 
 using Node = std::int32_t;  // a future step; nodes are numbered in an order in which they can run
 constexpr Node kNone = -1;
 
 // Dependencies between steps, and the receivers of messages.
-class Graph {
+class StepGraph {
  public:
-  explicit Graph(const Program& program) : program_(program), receiver_(at(program.steps()), -1) {
+  explicit StepGraph(const Program& program)
+      : program_(program), receiver_(at(program.steps()), -1) {
     const auto& s = program.spec();
     thread_.reserve(at(program.steps()));
     for (ThreadId t = 0; t < program.threads(); ++t)
@@ -142,4 +143,4 @@ struct Action {
   std::int32_t key = 0;  // its place in an order in which all steps can run
 };
 
-}  // namespace tacos::packing
+}  // namespace tacos::threadblocks

@@ -23,7 +23,7 @@ using protobuf::Wire;
 
 constexpr std::size_t kMaxDims = 8;  // the bits of a byte of flags
 constexpr std::int64_t kLongest_us = kLongestComp_ps / 1'000'000;
-constexpr std::array<std::string_view, 8> kTypes = {
+constexpr std::array<std::string_view, 8> kTypeNames = {
     "INVALID_NODE", "METADATA_NODE",  "MEM_LOAD_NODE",  "MEM_STORE_NODE",
     "COMP_NODE",    "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"};
 constexpr std::array<std::string_view, 2> kKinds = {"send", "recv"};
@@ -313,9 +313,9 @@ void Traces::add_row(const Node& node, std::size_t position) {
     if (!value) fail("it has no " + std::string(attribute));
     return *value;
   };
-  if (node.type >= kTypes.size()) {
-    fail("its type is " + std::to_string(node.type) + "; it must be 0 (" + std::string(kTypes[0]) +
-         ") to 7 (" + std::string(kTypes[7]) + ")");
+  if (node.type >= kTypeNames.size()) {
+    fail("its type is " + std::to_string(node.type) + "; it must be 0 (" +
+         std::string(kTypeNames[0]) + ") to 7 (" + std::string(kTypeNames[7]) + ")");
   }
   if (node.duration_us > static_cast<std::uint64_t>(kLongest_us)) {
     fail("duration_micros is " + std::to_string(node.duration_us) + "; it must be 0 to 10^12");

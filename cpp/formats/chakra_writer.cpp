@@ -18,7 +18,7 @@ using protobuf::put_varint;
 
 constexpr std::string_view kVersion = "0.0.4";
 // By NodeKind: COMM_SEND, COMM_RECV, COMP, COMM_COLL, MEM_LOAD and MEM_STORE nodes.
-constexpr std::array<std::uint8_t, kNodeKinds> kTypes = {5, 6, 4, 7, 2, 3};
+constexpr std::array<std::uint8_t, kNodeKinds> kTypeNumbers = {5, 6, 4, 7, 2, 3};
 constexpr std::uint8_t kEveryDim = 255;
 constexpr std::int64_t kMicrosecond = 1'000'000;
 // Fields of AttributeProto.
@@ -111,7 +111,7 @@ std::string written(const Workload& workload, NodeId rank, std::string_view abou
     }
     if (c.id[row] != 0) put_number(body, 1, static_cast<std::uint64_t>(c.id[row]));
     put_bytes(body, 2, workload.name(row));
-    put_number(body, 3, kTypes[c.kind[row]]);
+    put_number(body, 3, kTypeNumbers[c.kind[row]]);
     for (const auto id : control) put_number(body, 4, id);
     put_packed(body, 5, data);
     const auto duration = (c.duration_ps[row] + kMicrosecond / 2) / kMicrosecond;

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace tacos::packing {
+namespace tacos::threadblocks {
 
 Onward find_onward(const std::vector<Action>& actions, const Places& places) {
   Onward onward{std::vector<std::vector<Node>>(actions.size()),
@@ -219,4 +219,4 @@ Assignment assign_channels(const std::vector<Action>& actions, const Onward& onw
   return Channels(actions, onward, options, budget, ranks).assign();
 }
 
-}  // namespace tacos::packing
+}  // namespace tacos::threadblocks

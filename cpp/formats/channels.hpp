@@ -4,7 +4,7 @@
 #include "formats/actions.hpp"
 #include "formats/pack.hpp"
 
-namespace tacos::packing {
+namespace tacos::threadblocks {
 
 struct Onward {
   std::vector<std::vector<Node>> sends;  // per receive: the steps that forward its data, in order
@@ -24,4 +24,4 @@ struct Assignment {
 Assignment assign_channels(const std::vector<Action>& actions, const Onward& onward,
                            const PackOptions& options, std::int32_t budget, std::int32_t ranks);
 
-}  // namespace tacos::packing
+}  // namespace tacos::threadblocks

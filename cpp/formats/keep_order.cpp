@@ -8,7 +8,7 @@
 
 namespace tacos {
 
-using namespace packing;
+using namespace threadblocks;
 
 namespace {
 
@@ -16,7 +16,7 @@ namespace {
 // each thread of its rank, the number of steps that are complete when this step is.
 using Dependencies = std::vector<std::vector<StepId>>;
 
-Dependencies needed_dependencies(const Program& program, const Graph& graph,
+Dependencies needed_dependencies(const Program& program, const StepGraph& graph,
                                  const Dependencies& all) {
   const auto& s = program.spec();
   const auto level = graph.levels([](StepId, const auto&) {});
@@ -66,9 +66,9 @@ Dependencies needed_dependencies(const Program& program, const Graph& graph,
   return needed;
 }
 
-class Keeper {
+class OrderKeeper {
  public:
-  Keeper(const Program& program, const OrderOptions& options)
+  OrderKeeper(const Program& program, const OrderOptions& options)
       : program_(program), options_(options), graph_(program), all_(at(program.steps())) {
     const auto& s = program.spec();
     for (StepId step = 0; step < program.steps(); ++step) {
@@ -354,7 +354,7 @@ class Keeper {
 
   const Program& program_;
   const OrderOptions& options_;
-  const Graph graph_;
+  const StepGraph graph_;
   Dependencies all_, needed_;  // per step: what it waits for, and what of this does not follow
   std::vector<Piece> pieces_;
   std::map<std::pair<NodeId, NodeId>, std::set<std::int32_t>> used_channels_;
@@ -364,7 +364,7 @@ class Keeper {
 }  // namespace
 
 Program keep_order(const Program& program, const OrderOptions& options) {
-  return Keeper(program, options).finish();
+  return OrderKeeper(program, options).finish();
 }
 
 }  // namespace tacos

@@ -2,13 +2,13 @@
 
 #include <limits>
 
-namespace tacos::packing {
+namespace tacos::threadblocks {
 
 namespace {
 
 class Merger {
  public:
-  Merger(const Program& program, const Graph& graph, const Places& places,
+  Merger(const Program& program, const StepGraph& graph, const Places& places,
          const PackOptions& options)
       : program_(program), graph_(graph), places_(places), options_(options) {
     const auto level = graph.levels([](StepId, const auto&) {});
@@ -234,7 +234,7 @@ class Merger {
   }
 
   const Program& program_;
-  const Graph& graph_;
+  const StepGraph& graph_;
   const Places& places_;
   const PackOptions& options_;
   std::vector<StepId> order_;
@@ -246,8 +246,8 @@ class Merger {
 
 std::vector<Action> merged(const Program& program, const Places& places,
                            const PackOptions& options) {
-  const Graph graph(program);
+  const StepGraph graph(program);
   return Merger(program, graph, places, options).actions();
 }
 
-}  // namespace tacos::packing
+}  // namespace tacos::threadblocks

@@ -4,11 +4,11 @@
 #include "formats/actions.hpp"
 #include "formats/pack.hpp"
 
-namespace tacos::packing {
+namespace tacos::threadblocks {
 
 // The merged steps in an order in which they can run, without nops. Throws std::invalid_argument for programs that cannot
 // be packed.
 std::vector<Action> merged(const Program& program, const Places& places,
                            const PackOptions& options);
 
-}  // namespace tacos::packing
+}  // namespace tacos::threadblocks

@@ -6,7 +6,7 @@
 
 namespace tacos::mscclpp {
 
-Meetings::Meetings(const Plan& plan) : plan_(plan) {
+Meetings::Meetings(const ExecutionPlan& plan) : plan_(plan) {
   for (const Kind kind : {Kind::memory, Kind::port}) {
     auto& first = first_channel_[at(kind)];
     first.push_back(0);

@@ -21,7 +21,7 @@ class Meetings {
  public:
   using Step = std::int64_t;
 
-  explicit Meetings(const Plan& plan);
+  explicit Meetings(const ExecutionPlan& plan);
 
   // `number` counts the GPU's channels of a kind (memory or port).
   void signal(NodeId gpu, Kind kind, std::int32_t number, Step step);
@@ -58,7 +58,7 @@ class Meetings {
   void join_barriers(Steps& steps) const;
   void join_packets(Steps& steps) const;
 
-  const Plan& plan_;
+  const ExecutionPlan& plan_;
   std::array<std::vector<std::size_t>, 2> first_channel_;  // per kind and GPU
   std::array<std::vector<std::vector<Step>>, 2> signals_, waits_;
   std::map<Key, PerThread> acquires_, releases_;

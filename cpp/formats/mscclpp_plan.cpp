@@ -26,7 +26,7 @@ class Decoder {
  public:
   explicit Decoder(Text text) : json_(text) {}
 
-  Plan run() {
+  ExecutionPlan run() {
     json_.list([&] {
       ++gpu_;
       plan_.gpus.push_back(gpu());
@@ -371,12 +371,12 @@ class Decoder {
   }
 
   json::Reader json_;
-  Plan plan_;
+  ExecutionPlan plan_;
   std::int32_t gpu_ = -1, block_ = -1, op_ = -1, inner_ = -1;
 };
 
 }  // namespace
 
-Plan decoded(std::string_view gpus) { return Decoder(gpus).run(); }
+ExecutionPlan decoded(std::string_view gpus) { return Decoder(gpus).run(); }
 
 }  // namespace tacos::mscclpp

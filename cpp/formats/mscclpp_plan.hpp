@@ -55,8 +55,8 @@ struct Piece {
 struct Op {
   OpName name = OpName::nop;
   Kind kind = Kind::none;
-  Range channels, semaphores;  // in Plan::numbers
-  Range sources, targets;      // in Plan::pieces
+  Range channels, semaphores;  // in ExecutionPlan::numbers
+  Range sources, targets;      // in ExecutionPlan::pieces
   std::int32_t barrier = -1, threadblocks = -1;
   std::int32_t part = 0,
                parts = 0;         // index in, and size of, a group of threadblocks; 0 parts: none
@@ -95,7 +95,7 @@ struct Gpu {
   std::vector<Block> blocks;
 };
 
-struct Plan {
+struct ExecutionPlan {
   std::vector<Gpu> gpus;
   std::vector<Op> ops;
   std::vector<Piece> pieces;
@@ -108,11 +108,11 @@ std::string place(std::int64_t gpu, std::int64_t block = -1, std::int64_t op = -
 
 // Reads a plan from the JSON text of its list of GPUs. Throws std::invalid_argument, which names the GPU,
 // threadblock, operation and field.
-Plan decoded(std::string_view gpus);
+ExecutionPlan decoded(std::string_view gpus);
 
 // Translates a plan to a program. `most_slots` limits the memory. Throws std::invalid_argument for plans that the
 // executor would refuse or could not carry out.
-Program program_of(const Plan& plan, CollectiveKind kind, bool in_place, std::int64_t most_slots,
-                   std::string provenance);
+Program program_of(const ExecutionPlan& plan, CollectiveKind kind, bool in_place,
+                   std::int64_t most_slots, std::string provenance);
 
 }  // namespace tacos::mscclpp

@@ -21,7 +21,7 @@ namespace {
 
 class Translator : private PlanScope {
  public:
-  Translator(const Plan& plan, CollectiveKind kind, bool in_place)
+  Translator(const ExecutionPlan& plan, CollectiveKind kind, bool in_place)
       : PlanScope(plan, kind), in_place_(in_place), meetings_(plan) {}
 
   Program run(std::int64_t most_slots, std::string provenance) {
@@ -367,8 +367,8 @@ class Translator : private PlanScope {
 
 }  // namespace
 
-Program program_of(const Plan& plan, CollectiveKind kind, bool in_place, std::int64_t most_slots,
-                   std::string provenance) {
+Program program_of(const ExecutionPlan& plan, CollectiveKind kind, bool in_place,
+                   std::int64_t most_slots, std::string provenance) {
   return Translator(plan, kind, in_place).run(most_slots, std::move(provenance));
 }
 

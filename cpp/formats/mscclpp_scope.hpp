@@ -33,7 +33,7 @@ struct Group {  // ranks behind a switch
 
 class PlanScope {
  protected:
-  PlanScope(const Plan& plan, CollectiveKind kind) : plan_(plan), kind_(kind) {}
+  PlanScope(const ExecutionPlan& plan, CollectiveKind kind) : plan_(plan), kind_(kind) {}
 
   NodeId ranks() const { return static_cast<NodeId>(plan_.gpus.size()); }
   std::string where() const {
@@ -269,7 +269,7 @@ class PlanScope {
     return groups_[at(known[at(piece.channel)])];
   }
 
-  const Plan& plan_;
+  const ExecutionPlan& plan_;
   const CollectiveKind kind_;
   std::int64_t parts_ = 1;         // parts per chunk, so that a group's shares are whole parts
   std::int64_t slots_of_all_ = 0;  // slots of the whole collective

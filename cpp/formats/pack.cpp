@@ -9,7 +9,7 @@
 
 namespace tacos {
 
-using namespace packing;
+using namespace threadblocks;
 
 namespace {
 
@@ -337,7 +337,7 @@ Program pack(const Program& program, const PackOptions& options, const Progress&
 }
 
 StepId stuck(const Program& program, std::int32_t depth) {
-  const Graph graph(program);
+  const StepGraph graph(program);
   // Per send: the receive that makes room for it.
   std::vector<StepId> blocker(at(program.steps()), -1);
   std::vector<StepId> under_way;

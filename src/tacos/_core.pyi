@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import numpy
 import numpy.typing
 from numpy.typing import NDArray
+import pandas
+import pyarrow
 
 
 class TacosError(Exception):
@@ -124,7 +126,7 @@ class Topology:
 
     def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """
         The links as a pandas DataFrame, one row per link; needs pandas.
 
@@ -505,7 +507,7 @@ class Schedule:
         of the whole schedule; their `transfer` and `route` name the stored ones that they are images of.
         """
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """
         The transfers as a pandas DataFrame with the columns of `rows`; needs pandas.
 
@@ -513,14 +515,14 @@ class Schedule:
         added.
         """
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> pyarrow.Table:
         """
         The transfers as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
         Polars, DuckDB and others accept the schedule itself, without a copy and without pyarrow.
         """
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """
         The transfers for any library that supports the Arrow PyCapsule interface.
         """
@@ -560,9 +562,9 @@ class Schedule:
 
     def __repr__(self) -> str: ...
 
-def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None, as_listed: bool | None = None) -> Schedule:
+def retime(collective: Collective, routes: Routes, route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: str = '{}', progress: object | None = None, sweep: bool | None = None) -> Schedule:
     """
-    Earliest start times of an ordered list of transfers; see tacos.schedule.retime. `as_listed`
+    Earliest start times of an ordered list of transfers; see tacos.schedule.retime. `sweep`
     forces one sweep over the list (True) or the event loop (False).
     """
 
@@ -756,12 +758,12 @@ def distance_sum(topology: Topology, collective: Collective, length: Annotated[N
 def rising_lengths(topology: Topology, collective: Collective, rounds: int, progress: object | None = None) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
     """Lengths of the links that rise with the load of all pairs' bytes."""
 
-def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None, in_turn: bool | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
+def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: bool, record: bool, slow_link: numpy.typing.NDArray[numpy.int32], slow_time_ps: numpy.typing.NDArray[numpy.int64], slowdown: numpy.typing.NDArray[numpy.int64], late_ps: numpy.typing.NDArray[numpy.int64], reduce_slowdown: numpy.typing.NDArray[numpy.int64], jitter_ps: int, seed: int, progress: object | None = None, shortcut: bool | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     Simulate a packed schedule over routes, one per lane; see tacos.simulate.
 
     Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
-    down. `in_turn` forces one sweep (True) or the event loop (False).
+    down. `shortcut` forces a shortcut (True) or the event loop (False).
     """
 
 def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:
@@ -838,9 +840,9 @@ def refine(schedule: Schedule, *, seed: int = 0, hops: int, goal_ps: int = 0, pr
 def justify(schedule: Schedule, *, progress: object | None = None) -> Schedule:
     """The schedule after its transfers were moved in time; see tacos.refine."""
 
-def meet_at_hubs(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, most_ps: int = 0, first: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
+def meet_at_leaders(topology: Topology, collective: Collective, choices: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], bool]], *, seed: int = 0, hops: int, goal_ps: int = 0, most_ps: int = 0, first: int = 0, provenance: str = '{}', progress: object | None = None) -> Schedule:
     """
-    An all-reduce that meets at some of these sets of hubs: NPUs, the sizes of the groups of their stages, and receivers; see tacos.synth.hubs.
+    An all-reduce that meets at some of these sets of leaders: NPUs, the sizes of the groups of their stages, and receivers; see tacos.synth.leaders.
     """
 
 def greedy_stepwise(topology: Topology, collective: Collective) -> bool:
@@ -1248,21 +1250,21 @@ class Workload:
     def rows(self) -> dict[str, numpy.typing.NDArray[Any]]:
         """All columns except the dependencies, by name."""
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """
         The nodes as a pandas DataFrame with the columns of `rows`; needs pandas.
 
         `kind` and `comm` are names such as "send" and "all_reduce".
         """
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> pyarrow.Table:
         """
         The nodes as a pyarrow Table with the columns of `rows`; needs the extra ``arrow``.
 
         Polars, DuckDB and others accept the workload itself, without a copy and without pyarrow.
         """
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The nodes for any library that supports the Arrow PyCapsule interface."""
 
     def describe(self, row: int) -> str:
@@ -1394,9 +1396,9 @@ def crc32(data: bytes | memoryview, before: int = 0) -> int:
     Return the CRC-32 of data, as zlib.crc32 does; `before` is the checksum of the preceding bytes.
     """
 
-def run_job(routes: Routes, *, rank: numpy.typing.NDArray[numpy.int32], kind: numpy.typing.NDArray[numpy.uint8], duration_ps: numpy.typing.NDArray[numpy.int64], message: numpy.typing.NDArray[numpy.int32], dep_begin: numpy.typing.NDArray[numpy.int64], dep: numpy.typing.NDArray[numpy.int64], bytes: numpy.typing.NDArray[numpy.int64], connection: numpy.typing.NDArray[numpy.int32], connection_route: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+def run_workload(routes: Routes, *, rank: numpy.typing.NDArray[numpy.int32], kind: numpy.typing.NDArray[numpy.uint8], duration_ps: numpy.typing.NDArray[numpy.int64], message: numpy.typing.NDArray[numpy.int32], dep_begin: numpy.typing.NDArray[numpy.int64], dep: numpy.typing.NDArray[numpy.int64], bytes: numpy.typing.NDArray[numpy.int64], connection: numpy.typing.NDArray[numpy.int32], connection_route: numpy.typing.NDArray[numpy.int32], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
     """
-    Start and end of each node of a job, in picoseconds; see cpp/simulate/run_job.hpp.
+    Start and end of each node of a workload, in picoseconds; see cpp/simulate/run_workload.hpp.
     """
 
 class PipelineTimes:
@@ -1986,7 +1988,7 @@ class Hub:
     def cores(self) -> int:
         """Number of cores."""
 
-    def create(self, *, name: str, tenant: int = 0, rule: str, mode: str = 'sync', deterministic: bool = False, average: bool = True, elastic: bool = False, relay: bool = False, staleness: int = 0, timeout_s: float = 60.0, rate_Bps: float = 0.0, groups: Sequence[HubGroup], sizes: Sequence[int], groups_of: Sequence[int], resumed: HubSnapshot | None = None) -> int:
+    def create(self, *, name: str, tenant: int = 0, optimizer: str, mode: str = 'sync', deterministic: bool = False, average: bool = True, elastic: bool = False, relay: bool = False, staleness: int = 0, timeout_s: float = 60.0, rate_Bps: float = 0.0, groups: Sequence[HubGroup], sizes: Sequence[int], groups_of: Sequence[int], resumed: HubSnapshot | None = None) -> int:
         """Add a job and return its number."""
 
     def drop(self, job: int, why: str) -> None:
@@ -2037,7 +2039,7 @@ class Hub:
     def counters(self) -> dict[str, int]:
         """Totals since the start."""
 
-class HubMachine(Hub):
+class ManualHub(Hub):
     """A hub for tests, which moves bytes only when it is told to."""
 
     def __init__(self, cores: int) -> None: ...
@@ -2060,7 +2062,7 @@ class HubMachine(Hub):
     def tick(self, now_ms: int) -> None:
         """Set the time."""
 
-class HubService(Hub):
+class SocketHub(Hub):
     """A hub on sockets, with a thread for each core."""
 
     def __init__(self, listening: Sequence[int], pin: bool = False) -> None:
@@ -2122,7 +2124,7 @@ class HubClient:
     def close(self) -> None:
         """Close the connections."""
 
-def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> Any:
+def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[Any]]) -> object:
     """
     Columns as a stream of record batches, through the Arrow C data interface, not copied.
     """
