@@ -10,13 +10,15 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["main"]
+__all__ = ["__version__", "main"]
+
+__version__ = "0.1.0"
+"""The version of the distribution, as in pyproject.toml; reading an installation's metadata takes longer than starting."""
 
 _INTERRUPTED = "tacos: interrupted, nothing was written"
 
@@ -31,6 +33,9 @@ def main() -> int:
     """
     _open_missing_streams()
     _end_at_interrupt()
+    if sys.argv[1:] == ["--version"]:  # this needs neither the package nor numpy
+        print(__version__)  # noqa: T201
+        return 0
     from tacos.cli import main as command
 
     if signal.getsignal(signal.SIGINT) is _end:
@@ -69,6 +74,8 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 def _open_missing_streams() -> None:
     """Open closed standard streams on the null device, as after ``tacos topo ring:4 >&-``."""
+    from pathlib import Path
+
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, stays open

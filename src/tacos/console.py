@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -50,11 +49,9 @@ _LABELS = {
     "executed_first_come_s": "executed first come",
     "executed_shared_s": "executed on shared links",
 }
-_JSON_ONLY = ("executed_dependencies_s",)
-"""Former names, kept for scripts."""
 
 
-def human(name: str, value: Any) -> str:
+def human(name: str, value: object) -> str:
     """Format a value for people; the field's name gives its unit.
 
     >>> human("time_s", 1.5e-3), human("size_bytes", 64_000_000), human("efficiency", 0.5)
@@ -64,19 +61,20 @@ def human(name: str, value: Any) -> str:
     >>> human("loss", 0.0), human("loss", 0.0001)
     ('0.0 %', '0.01 %')
     """
+    figure: Any = value  # its name tells its type
     if value is None or (name in ("algbw_Bps", "busbw_Bps") and value == 0):
         return "-"
     if name.endswith("_s"):
-        return units.format_time(value)
+        return units.format_time(figure)
     if name.endswith("_ps"):
-        return units.format_time(value / 1e12)
+        return units.format_time(figure / 1e12)
     if name.endswith("_Bps"):
-        return units.format_bandwidth(value)
+        return units.format_bandwidth(figure)
     if name.endswith(("_bytes", "bytes_max", "bytes_total")):
-        return units.format_size(value)
+        return units.format_size(figure)
     if name.startswith("utilisation") or name in _SHARES:
-        tiny = 0 < abs(value) < 0.0005  # two times that differ are not "0.0 %" apart
-        return f"{100 * value:.1g} %" if tiny else f"{100 * value:.1f} %"
+        tiny = 0 < abs(figure) < 0.0005  # two times that differ are not "0.0 %" apart
+        return f"{100 * figure:.1g} %" if tiny else f"{100 * figure:.1f} %"
     if name == "exact":
         return "yes" if value else "not known"
     if isinstance(value, bool):
@@ -121,8 +119,11 @@ def print_table(table: Table) -> None:
 
 def width() -> int:
     """Return the number of characters per line: the terminal's, or 120 for a file."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return shutil.get_terminal_size().columns if known else 120
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return 120
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
 
 
 def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
@@ -139,8 +140,7 @@ def show(facts: dict[str, Any], title: str, as_json: bool, quiet: bool) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        if name not in _JSON_ONLY:
-            table.add_row(label(name), human(name, value))
+        table.add_row(label(name), human(name, value))
     print_table(table)
 
 

@@ -228,7 +228,7 @@ def _xdp() -> Check:
     from tacos.runtime.aggregation import xdp
 
     try:
-        xdp.Program(1, 1).close()
+        xdp.XdpProgram(1, 1).close()
     except TacosError as error:
         return Check("XDP", "missing", str(error), "tacos switch works without --xdp")
     release = platform.release()

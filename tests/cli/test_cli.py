@@ -22,6 +22,8 @@ import tacos
 from tacos import console, doctor
 from tacos.cli import load, main
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.fixture
 def saved(tmp_path):
@@ -193,7 +195,6 @@ def test_long_work_shows_rate_and_remaining_time(monkeypatch, capsys):
     assert "left" in shown
 
 
-@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="finds no MPI there")
 def test_doctor_finds_this_installation_well(capsys):
     assert main(["doctor", "--json"]) == 0
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
@@ -233,6 +234,31 @@ def test_doctor_says_what_is_missing_and_what_is_broken(monkeypatch, tmp_path, c
 def test_completion_knows_the_subcommands(shell, capsys):
     assert main(["completion", shell]) == 0
     assert "synth" in capsys.readouterr().out
+
+
+def test_run_and_probe_start_their_ranks_with_the_same_words(saved, tmp_path, monkeypatch):
+    """Whatever was asked for reaches the ranks, in whatever spelling."""
+    started = []
+
+    class Job:
+        def __init__(self, command, ranks):
+            started.append((command, ranks))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def wait(self):
+            return 7
+
+    monkeypatch.setattr("tacos.runtime.launch", Job)
+    run = ["run", "--format=tacos", str(saved), "--size", "1KB", "--no-check", "--timeout=9"]
+    probe = ["probe", "--np=3", "-o", str(tmp_path / "net.yaml"), "--carrier", "tcp", "--quiet"]
+    assert [main(run), main(probe)] == [7, 7]
+    python = [sys.executable, "-m", "tacos"]
+    assert started == [([*python, *run], 4), ([*python, *probe], 3)]
 
 
 BAD_CALLS = {
@@ -350,8 +376,8 @@ BAD_CALLS = {
         "/: is a directory; expected a job file (.yaml, .json) or the prefix of Chakra traces",
     ),
     "train, no batch": (
-        ["train", "llama3-8b", "dgx-h100:2", "--search"],
-        "--batch is missing; --search and --sweep need it",
+        ["train", "search", "llama3-8b", "dgx-h100:2"],
+        "--batch is missing: a search over parallelisms needs it",
     ),
     "unknown workers": (
         ["compare", "ring:4", "all-gather", "1MB", "--on", "threads"],
@@ -360,6 +386,14 @@ BAD_CALLS = {
     "reorder, no ranks": (
         ["reorder", "ring:4", "--slots", "0"],
         "--slots must be at least 1; got 0",
+    ),
+    "probe, no time": (
+        ["probe", "--np", "2", "--timeout", "0"],
+        "--timeout must be positive; got 0",
+    ),
+    "probe, a device in a table": (
+        ["probe", "device", "-o", "x.csv"],
+        "--output is x.csv; a device goes into .yaml, .yml or .json",
     ),
     "compare, no folder": (
         ["compare", "ring:4", "all-gather", "1MB", "-o", "no/x.svg"],

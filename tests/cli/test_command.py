@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.unsanitized
+
 COMMANDS = {
     "tacos": [str(Path(sysconfig.get_path("scripts"), "tacos"))],
     "python -m tacos": [sys.executable, "-m", "tacos"],

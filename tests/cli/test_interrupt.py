@@ -19,11 +19,12 @@ import pytest
 import tacos
 from tacos import topology as tp
 from tacos._support.files import replacing_all
-from tacos.cli import main, reading
+from tacos.cli import main
+from tests.support.conditions import PATIENCE_S, until
+
+pytestmark = pytest.mark.unsanitized
 
 SLOW = ["mi250:1", "all-gather", "16MB", "--chunks", "1", "--engine", "milp"]  # minutes
-PATIENCE_S = 60.0
-"""Much longer than any of these tests takes on a busy machine."""
 
 
 def interrupted(words, moment):
@@ -31,11 +32,9 @@ def interrupted(words, moment):
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + PATIENCE_S
-        while "highspy" not in maps.read_text():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        maps = Path(f"/proc/{process.pid}/maps")
+        until(lambda: "highspy" in maps.read_text() or process.poll() is not None, "HiGHS is there")
+        assert process.returncode is None, process.communicate()
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         try:
@@ -83,7 +82,7 @@ def stop(*_, **__):
 
 def test_what_was_written_before_is_said(tmp_path, monkeypatch, capsys):
     """Ctrl-C between the last file and the end of the command."""
-    monkeypatch.setattr(reading, "show", stop)
+    monkeypatch.setattr("tacos.console.show", stop)
     tacos.save(tp.ring(4), tmp_path / "ring.yaml")
     target = tmp_path / "ring.graphml"
     assert main(["convert", str(tmp_path / "ring.yaml"), str(target)]) == 130

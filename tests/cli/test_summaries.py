@@ -12,6 +12,8 @@ import tacos
 from tacos import training
 from tacos.cli import load, main
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.fixture(scope="module")
 def torus():

@@ -10,6 +10,8 @@ import pytest
 from tacos.cli import main
 from tests.support.viewer_pages import timelines
 
+pytestmark = pytest.mark.unsanitized
+
 JOB = ["train", "llama3-8b", "dgx-h100:2", "--tp", "2", "--batch", "32"]
 
 
@@ -35,8 +37,8 @@ def test_json_has_all_figures_and_the_parts_add_up(capsys):
 
 def test_a_sweep_is_ranked(capsys, tmp_path):
     table, picture = tmp_path / "steps.csv", tmp_path / "steps.svg"
-    call = ["train", "llama3-8b", "dgx-h100:2", "--batch", "32", "--sweep", "tp=2,4,8", "pp=1,2"]
-    call += ["--collectives", "nccl", "--csv", str(table), "--chart", str(picture)]
+    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", "tp=2,4,8", "pp=1,2", "--batch", "32"]
+    call += ["--collectives", "nccl", "--csv", str(table), "-o", str(picture)]
     assert main([*call, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     times = [row["time_s"] for row in facts["ranking"]]
@@ -54,7 +56,7 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
 def test_a_ranking_fits_into_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     swept = ["tp=2,4", "pp=1,2", "cp=1,2", "vp=1,2", "microbatch=1,2", "recompute=none,selective"]
-    call = ["train", "llama3-8b", "dgx-h100:2", "--batch", "32", "--sweep", *swept]
+    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", *swept, "--batch", "32"]
     assert main([*call, "--collectives", "nccl", "--top", "64"]) == 0
     table = capsys.readouterr().out.partition("parallelisms fit")[0]
     assert "…" not in table
@@ -64,7 +66,7 @@ def test_a_ranking_fits_into_80_columns(capsys, monkeypatch):
 
 
 def test_a_degree_that_all_rows_share_is_in_the_title(capsys):
-    call = ["train", "llama3-8b", "dgx-h100:2", "--batch", "32", "--sweep", "tp=2", "pp=1,2"]
+    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", "tp=2", "pp=1,2", "--batch", "32"]
     assert main([*call, "--collectives", "nccl"]) == 0
     title, _, rows = capsys.readouterr().out.partition("\n")
     assert title.strip() == "llama3-8b on dgx-h100:2, tp 2"
@@ -80,12 +82,9 @@ def test_a_degree_that_all_rows_share_is_in_the_title(capsys):
         (["--device", "h101"], "unknown device 'h101'"),
         (["--dtype", "fp4"], "dtype must be one of"),
         (["--collectives", "ncll"], "ncll"),
-        (["--sweep", "tp=a"], "--sweep tp takes whole numbers; got 'a'"),
-        (["--sweep", "tpp=1"], "unknown --sweep name 'tpp'; use one of tp, pp, dp"),
-        (["--chart", "x.doc"], "must end in .svg, .png or .pdf"),
+        (["--output", "x.doc"], "must end in .svg, .png or .pdf"),
         (["--csv", "/nowhere/x.csv"], "there is no directory"),
         (["--zero", "0", "--tp", "1"], "largest terms are"),
-        (["--top", "0"], "--top must be a positive number; got 0"),
     ],
 )
 def test_wrong_calls_get_a_sentence(change, message, capsys):
@@ -99,6 +98,45 @@ def test_wrong_calls_get_a_sentence(change, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sweep", "tp=a"], "VALUES takes whole numbers for tp; got 'a'"),
+        (["sweep", "tpp=1"], "VALUES has the unknown name 'tpp'; use one of tp, pp, dp"),
+        (["sweep", "tp"], "VALUES takes name=value,value such as tp=1,2,4; got 'tp'"),
+        (["sweep", "overlap_tensor=1"], "VALUES takes yes or no for overlap_tensor; got '1'"),
+        (["sweep"], "VALUES is missing: list what to try"),
+        (["sweep", "tp=1,2", "--dp", "3"], "dp would be"),
+        (["sweep", "tp=1", "--top", "0"], "--top must be a positive number; got 0"),
+        (["search", "zero=a"], "VALUES takes whole numbers for zero; got 'a'"),
+        (["search", "--html", "x.html"], "--html"),
+        (["scaling", "--tp", "2"], "OTHERS is missing: give at least two networks"),
+        (["scaling", "dgx-h100:4", "--fault", "nic=3"], "--fault"),
+    ],
+)
+def test_wrong_searches_get_a_sentence(words, message, capsys):
+    command, *more = words
+    call = ["train", command, "llama3-8b", "dgx-h100:2", *more, "--batch", "32"]
+    assert main(call) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_search_keeps_what_is_given(capsys):
+    job = ["llama3-8b", "dgx-h100:2", "--batch", "16", "--collectives", "nccl", "--json"]
+    words = ["--pp", "1", "--cp", "1", "--vp", "1", "--recompute", "none", "--microbatch", "1"]
+    assert main(["train", "search", *job, *words, "tp=2,4", "overlap_tensor=no,yes"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    split = [row["parallelism"] for row in facts["ranking"]]
+    assert {one["tp"] for one in split} <= {2, 4}
+    assert {one["zero"] for one in split} == {1, 3}  # neither listed nor given
+    assert facts["tried"] == len(split) + facts["too_large"] == 2 * 2 * 2
+    assert main(["train", "sweep", *job, *words, "tp=2,4", "--zero", "3"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert {row["parallelism"]["zero"] for row in facts["ranking"]} == {3}
 
 
 def test_unknown_models_and_networks_without_a_device(capsys):
@@ -158,10 +196,11 @@ def test_a_network_that_astra_sim_cannot_describe_is_refused_before_the_work(cap
 
 
 def test_scaling_over_networks(capsys, tmp_path):
-    job = ["train", "mpt-125m", "dgx-h100:1", "--batch", "64", "--collectives", "nccl,free"]
-    more = ["--scaling", "dgx-h100:2", "dgx-h100:4"]
+    networks = ["dgx-h100:1", "dgx-h100:2", "dgx-h100:4"]
+    job = ["train", "scaling", "mpt-125m", *networks]
+    job += ["--batch", "64", "--collectives", "nccl,free"]
     picture, table = tmp_path / "scaling.svg", tmp_path / "scaling.csv"
-    assert main([*job, *more, "--chart", str(picture), "--csv", str(table), "--json"]) == 0
+    assert main([*job, "-o", str(picture), "--csv", str(table), "--json"]) == 0
     strong = json.loads(capsys.readouterr().out)["scaling"]
     assert [one["npus"] for one in strong.values()] == [8, 16, 32] * 2
     assert {one["parallelism"]["batch"] for one in strong.values()} == {64}
@@ -169,15 +208,13 @@ def test_scaling_over_networks(capsys, tmp_path):
     assert times == sorted(times, reverse=True)
     assert "tokens per second of each NPU" in picture.read_text()
     assert len(table.read_text().splitlines()) == 7
-    assert main([*job, *more, "--weak"]) == 0
-    shown = capsys.readouterr().out
-    assert "256" in shown  # sequences on 32 NPUs
-    assert "100.0 %" in shown
-    assert main([*job, *more, "--what-if", "nic=2x"]) == 2
-    assert "--scaling goes with one job on several networks" in capsys.readouterr().err
-    assert main([*job, "--weak"]) == 2
-    assert "--weak needs --scaling" in capsys.readouterr().err
-    assert main([*job, "--scaling", "dgx-h100:5"]) == 2
+    assert main([*job, "--weak"]) == 0
+    shown = capsys.readouterr()
+    assert "256" in shown.out  # sequences on 32 NPUs
+    assert "100.0 %" in shown.out
+    assert "assuming h100 (--device)" in shown.err
+    odd = ["train", "scaling", "mpt-125m", "dgx-h100:1", "dgx-h100:5", "--batch", "64"]
+    assert main(odd) == 2
     assert "dgx-h100:5: batch must be a multiple of" in capsys.readouterr().err
 
 

@@ -12,6 +12,8 @@ from tacos import topology as tp
 from tacos.cli import main
 from tacos.synth import ENGINES
 
+pytestmark = pytest.mark.unsanitized
+
 RING = tp.ring(4)
 GATHER = co.all_gather(RING, "4MB", chunks=1)
 

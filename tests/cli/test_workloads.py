@@ -10,6 +10,8 @@ import tacos
 from tacos.cli import main
 from tacos.workload import COLL, COMP, RECV, SEND, from_nodes
 
+pytestmark = pytest.mark.unsanitized
+
 GROUPS = {1: [0, 1], 2: [2, 3]}
 
 
@@ -91,7 +93,7 @@ def test_sim_with_a_system(step, capsys):
     keys = {"local-mem-bw": 100, "peak-perf": 1, "roofline-enabled": 1, "preferred-dataset-splits": 1,
             "all-reduce-implementation": ["ring"]}  # fmt: skip
     (step / "s.json").write_text(json.dumps(keys))
-    words = ["sim", "step", "--system", "s.json", "--network", "ring:4", "--json"]
+    words = ["sim", "step", "--system", "s.json", "--topology", "ring:4", "--json"]
     facts = json.loads(printed(capsys, *words))
     assert facts["compute_ns"] == [1_000_000] * 4
     slower = json.loads(printed(capsys, *words, "--rendezvous-protocol=true"))

@@ -23,7 +23,7 @@ from cyclopts import (
 )
 
 from tacos._support.files import watched
-from tacos.cli.app import app, fail
+from tacos.cli.app import CALL, app, fail, plain_warnings
 from tacos.errors import TacosError, VerificationError, nearest
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ _GROUPS = {  # title: the module of each verb, all in the order of the help
         "info": "reading",
         "view": "viewing",
         "verify": "reading",
-        "sim": "reading",
+        "sim": "simulating",
         "judge": "ordering",
     },
     "Export and run": {
-        "convert": "reading",
+        "convert": "converting",
         "run": "running",
         "switch": "switching",
         "hub": "serving",
@@ -81,15 +81,18 @@ def load(verb: str | None = None) -> App:
             if name in app:
                 app[name].group = group
                 app[name].sort_key = number
-                _name_the_arguments(name)
+                _name_the_arguments(app[name], name)
     return app
 
 
-def _name_the_arguments(verb: str) -> None:
+def _name_the_arguments(verb: App, name: str) -> None:
     """Name optional arguments in usage lines, where cyclopts prints [ARGS]."""
-    function = app[verb].default_command
+    commands = [command for command in verb if not command.startswith("-")]
+    for command in commands:
+        _name_the_arguments(verb[command], f"{name} {command}")
+    function = verb.default_command
     assert function is not None
-    words = [f"Usage: tacos {verb} [OPTIONS]"]
+    words = [f"Usage: tacos {name}{' COMMAND' * bool(commands)} [OPTIONS]"]
     several = False
     for parameter in signature(function).parameters.values():
         word = parameter.name.upper().replace("_", "-")
@@ -101,7 +104,7 @@ def _name_the_arguments(verb: str) -> None:
             several, word = True, f"[{word}]"
         words.append(word)
     if several:
-        app[verb].usage = " ".join(words)
+        verb.usage = " ".join(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = [*words[1:], "--help"]
     first = words[0] if words else None
     load(first if first in _MODULES and first != "completion" else None)
-    with watched() as written:
+    CALL.set(tuple(words))
+    with watched() as written, plain_warnings():
         try:
             code = app(
                 words,

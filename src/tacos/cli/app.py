@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 from cyclopts import Group as Section
 
 import tacos
 from tacos import collective as collectives
-from tacos import formats, units, workers
-from tacos._core import Program, Schedule, Topology
+from tacos import formats, units
+from tacos._core import Program, Schedule, Topology, Workload
 from tacos.console import progress
-from tacos.errors import FormatError, WorkerLostWarning
-from tacos.formats.astra_network import dimensions
-from tacos.nodes import Nodes
-from tacos.workload import Workload, from_program
+from tacos.errors import FormatError, PluginWarning, WorkerLostWarning
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+CALL: ContextVar[tuple[str, ...]] = ContextVar("CALL")
+"""The arguments of the running command, for verbs that start it again as ranks."""
 
 app = App(
     name="tacos",
@@ -40,58 +42,17 @@ Run any command with --help for its options, and with --json for output that scr
     suppress_keyboard_interrupt=False,  # main() says that nothing was written
 )
 
-Json = Annotated[
-    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON for scripts.")
-]
-Quiet = Annotated[bool, Parameter(negative="", show_default=False, help="Print errors only.")]
-Network = Annotated[
-    str,
-    Parameter(
-        help="A spec such as torus:4x4@50GB/s,500ns or dgx-h100:2 (tacos topo lists them), or a "
-        "topology file. node.xml:4 or node.xml:4:rail means four copies of the machine in an NCCL topology file."
-    ),
-]
-Kind = Annotated[
-    str,
-    Parameter(help=f"{', '.join(collectives.labels())}."),
-]
-Size = Annotated[str, Parameter(help="Buffer size as nccl-tests counts it, such as 64MB.")]
-Chunks = Annotated[
-    str, Parameter(help="Number of chunks per part, or auto to search for the best number.")
-]
-Group = Annotated[
-    str | None,
-    Parameter(help="NPUs that take part, in rank order: 0,2,4-7, or names. All by default."),
-]
-Algorithm = Annotated[
-    Path, Parameter(help="A schedule, a program or a workload in any readable format.")
-]
-Format = Annotated[
-    str | None,
-    Parameter(help="Format of the file; by default recognized by its extension and content."),
-]
-Root = Annotated[
-    str | None, Parameter(help="Root of a broadcast, reduce, gather or scatter: number or name.")
-]
-Seed = Annotated[
-    int,
-    Parameter(help="Random seed; other seeds may give different, equally good results."),
-]
-On = Annotated[
-    str | None,
-    Parameter(
-        name="--on",
-        help="Where to run the work: processes, processes:8, dask://scheduler:8786, or mpi under mpiexec. This process by default.",
-    ),
-]
-AnyOrder = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        show_default=False,
-        help="Also accept algorithms that may leave ranks with different bits of a floating-point sum.",
-    ),
-]
+
+def verb(name: str) -> App:
+    """Return a verb that has commands of its own, beside what it does without one."""
+    found = App(
+        name=name,
+        version=tacos.__version__,
+        help_format="plaintext",
+        group_commands=Section("Commands", sort_key=0),
+    )
+    app.command(found)
+    return found
 
 
 def load_algorithm(path: Path, format: str | None = None) -> Schedule | Program:
@@ -141,6 +102,8 @@ def exported(
     program: Program, network: Topology | None, size: str | None, silent: bool
 ) -> Workload:
     """Return the workload of a program's Chakra traces; print the size that was assumed."""
+    from tacos.workload import from_program
+
     named = any(collectives.kind_of(part).even for part in program.collective.parts)
     if size is None and named and not program.size_bytes:
         size = "1MB"
@@ -154,30 +117,6 @@ def assumed_network(npus: int, silent: bool) -> Topology:
     if not silent:
         _assuming(npus)
     return tacos.topology.fully_connected(npus)
-
-
-def asked_collective(
-    network: Topology, kind: str, size: str | int, chunks: str, group: str | None, root: str | None
-) -> tacos.Collective:
-    """Return the collective that the arguments describe."""
-    if chunks != "auto" and not chunks.isdecimal():
-        raise ValueError(f"--chunks must be auto or a positive number; got {chunks!r}")
-    count: int | Literal["auto"] = "auto" if chunks == "auto" else int(chunks)
-    nodes = Nodes(network)
-    members = None if group is None else nodes.members(group, what="--group")
-    head = None if root is None else nodes.npu(root, what="--root")
-    return collectives.named(kind, network, size, group=members, chunks=count, root=head)
-
-
-def check_folder(option: str, path: Path, *, directory: bool = False) -> None:
-    """Refuse a path that nothing can be written to, before the work begins; it is one of a file, or of a directory to fill."""
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{option} is {path}, but there is no directory {path.parent}")
-    if path.exists() and path.is_dir() != directory:
-        found = "not a directory" if directory else "a directory"
-        raise ValueError(f"{option} is {path}, which is {found}")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ValueError(f"{option} is {path}, but {path.absolute().parent} cannot be written to")
 
 
 def verdict(check: tacos.Report, quiet: bool, *, alike: int = 3) -> int:
@@ -215,6 +154,8 @@ def files_facts(written: list[Path], asked: Path, network: Topology | None) -> d
 def _why_no_network(network: Topology | None) -> str:
     if network is None:
         return "the network is unknown; add --topology"
+    from tacos.formats.astra_network import dimensions
+
     try:
         dimensions(network)
     except ValueError as error:
@@ -255,18 +196,31 @@ def workers_on(name: str | None) -> Iterator[Executor | None]:
     if name is None:
         yield None
         return
-    with warnings.catch_warnings(), workers.opened(name) as executor:
+    from tacos import workers
+
+    with workers.opened(name) as executor:
+        yield executor
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings that are for users as sentences, without the line of code that they come from."""
+    with warnings.catch_warnings():
         shown = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-            if issubclass(category, WorkerLostWarning):
+            if issubclass(category, _PLAIN):
                 warn(str(message))
             else:
                 shown(message, category, *place)
 
-        warnings.simplefilter("always", WorkerLostWarning)
+        for kind in _PLAIN:
+            warnings.simplefilter("always", kind)
         warnings.showwarning = show  # type: ignore[assignment]
-        yield executor
+        yield
+
+
+_PLAIN = (PluginWarning, WorkerLostWarning)
 
 
 def warn(sentence: str) -> None:

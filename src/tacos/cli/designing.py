@@ -1,47 +1,94 @@
-"""The command that designs networks: design."""
+"""The commands that design networks: design, and its commands shapes and upgrade."""
 
 from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from tacos import design as networks
 from tacos import formats, units
 from tacos._core import Topology
-from tacos.cli.app import Json, On, Quiet, app, check_folder, workers_on
+from tacos.cli.app import verb, workers_on
+from tacos.cli.options import NETWORKS, PLAIN, Figures, Network, On, Output, check_folder, offered
 from tacos.console import print_table, progress, width
 
+design = verb("design")
 
-@app.command
-def design(
+_Cost = Annotated[
+    Path | None, Parameter(help="LIBRA's cost file; by default its published prices.")
+]
+_Overlap = Annotated[
+    Literal["none", "background", "full"],
+    Parameter(
+        help="none: one thing after another, as in LIBRA; background: collectives in the background overlap "
+        "what follows them; full: everything overlaps."
+    ),
+]
+_Latency = Annotated[str, Parameter(help="Latency of a link of the network that was found.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """What the network is for."""
+
+    job: Annotated[
+        tuple[str, ...],
+        offered(files=(".yaml", ".yml", ".json")),
+        PLAIN,
+        Parameter(
+            help="A job file, or the prefix of Chakra traces. May be repeated: times are added up."
+        ),
+    ] = ()
+    libra: Annotated[
+        tuple[tuple[Path, Path], ...],
+        PLAIN,
+        Parameter(help="LIBRA's workload and communicator file. May be repeated."),
+    ] = ()
+
+    def read(self) -> list[Any]:
+        """Return the jobs."""
+        found: list[Any] = [*self.job, *(networks.libra(*files) for files in self.libra)]
+        if not found:
+            raise ValueError(
+                "--job is missing: a job file, Chakra traces, or --libra WORKLOAD COMMUNICATOR"
+            )
+        return found
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Files(Figures):
+    """Files with what was found."""
+
+    save: Annotated[
+        Path | None,
+        Parameter(help="Save the network as a topology; of several, the most expensive one."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse files that cannot be written, before the work."""
+        super().__post_init__()
+        if self.save is not None:
+            check_folder("--save", self.save)
+
+
+@design.default
+def bandwidths(
     dims: Annotated[
-        str | None,
+        str,
+        NETWORKS,
         Parameter(
             help="Dimensions, the innermost first, such as ring:4*fc:8*switch:32, or LIBRA's network file."
         ),
-    ] = None,
+    ],
     /,
     *,
-    job: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="A job file, or the prefix of Chakra traces. May be repeated: times are added up.",
-            negative="",
-            show_default=False,
-        ),
-    ] = (),
-    libra: Annotated[
-        tuple[tuple[Path, Path], ...],
-        Parameter(
-            help="LIBRA's workload and communicator file. May be repeated.",
-            negative="",
-            show_default=False,
-        ),
-    ] = (),
     budget: Annotated[
         str | None,
         Parameter(
@@ -53,185 +100,170 @@ def design(
     ] = "time",
     constraint: Annotated[
         tuple[str, ...],
+        PLAIN,
         Parameter(
-            help="Such as 'd0 >= d1', 'd2 + d3 == 200GB/s' or 'cost <= $20M'. May be repeated.",
-            negative="",
-            show_default=False,
+            help="Such as 'd0 >= d1', 'd2 + d3 == 200GB/s' or 'cost <= $20M'. May be repeated."
         ),
     ] = (),
-    cost: Annotated[
-        Path | None, Parameter(help="LIBRA's cost file; by default its published prices.")
-    ] = None,
-    overlap: Annotated[
-        Literal["none", "background", "full"],
-        Parameter(
-            help="none: one thing after another, as in LIBRA; background: collectives in the background overlap "
-            "what follows them; full: everything overlaps."
-        ),
-    ] = "none",
-    npus: Annotated[
-        int | None,
-        Parameter(
-            help="Search the dimensions too: all shapes of this many NPUs, in place of DIMS."
-        ),
-    ] = None,
-    max_dims: Annotated[int, Parameter(help="Shapes have at most this many dimensions.")] = 4,
+    cost: _Cost = None,
+    overlap: _Overlap = "none",
+    latency: _Latency = "500ns",
+    jobs: Jobs = Jobs(),
+    files: Files = Files(),
+    out: Output = Output(),
+) -> int:
+    """Design a network for jobs: bandwidths of dimensions, their sizes and kinds, or links to upgrade.
+
+    Example: tacos design 'ring:4*fc:8*ring:4*switch:32' --job gpt3.yaml --budget 1000GB/s
+    """
+    wanted = jobs.read()
+    with progress("designing", out.silent) as report:
+        found = networks.optimize(
+            dims,
+            wanted,
+            budget=budget,
+            objective=objective,
+            cost=cost,
+            constraints=constraint,
+            overlap=overlap,
+            progress=report,
+        )
+    return _show(found, dims, latency, files, out)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The shapes that are tried."""
+
+    max_dims: Annotated[int, Parameter(help="The largest number of dimensions.")] = 4
     kinds: Annotated[
-        str, Parameter(help="Kinds of dimensions that shapes may have.")
-    ] = "ring,clique,switch",
-    ports: Annotated[
-        int | None, Parameter(help="Shapes use at most this many links per NPU.")
-    ] = None,
-    radix: Annotated[
-        int | None, Parameter(help="Shapes have at most this many NPUs at a switch.")
-    ] = None,
+        str,
+        offered("ring", "clique", "switch", separator=","),
+        Parameter(help="Kinds of dimensions, separated by commas."),
+    ] = "ring,clique,switch"
+    ports: Annotated[int | None, Parameter(help="The largest number of links per NPU.")] = None
+    radix: Annotated[int | None, Parameter(help="The largest number of NPUs at a switch.")] = None
+
+
+@design.command
+def shapes(
+    npus: Annotated[int, Parameter(help="Number of NPUs of the network.")],
+    /,
+    *,
+    budget: Annotated[str, Parameter(help="The largest cost, such as $20M.")],
+    space: Space = Space(),
     points: Annotated[int, Parameter(help="Number of budgets on the time-cost front.")] = 13,
     finalists: Annotated[
         int, Parameter(help="Synthesize the collectives of this many of the best shapes.")
     ] = 0,
-    latency: Annotated[str, Parameter(help="Latency of a link, for shapes.")] = "500ns",
-    upgrade: Annotated[
-        str | None,
-        Parameter(
-            help="Find which links of this network to upgrade first: a spec or a topology file."
-        ),
-    ] = None,
+    cost: _Cost = None,
+    overlap: _Overlap = "none",
+    latency: _Latency = "500ns",
+    on: On = None,
+    jobs: Jobs = Jobs(),
+    files: Files = Files(),
+    out: Output = Output(),
+) -> int:
+    """Search the sizes and kinds of dimensions too: all shapes of this many NPUs.
+
+    Example: tacos design shapes 256 --job moe.yaml --budget '$1M' --ports 8
+    """
+    wanted = jobs.read()
+    with workers_on(on) as executor, progress("searching", out.silent) as report:
+        found = networks.shapes(
+            npus,
+            wanted,
+            budget=budget,
+            points=points,
+            max_dims=space.max_dims,
+            kinds=space.kinds.split(","),
+            ports=space.ports,
+            radix=space.radix,
+            cost=cost,
+            latency=latency,
+            overlap=overlap,
+            finalists=finalists,
+            executor=executor,
+            progress=report,
+        )
+    return _show(found, f"networks of {npus:,} NPUs", latency, files, out)
+
+
+@design.command
+def upgrade(
+    topology: Network,
+    /,
+    *,
     spend: Annotated[
         str,
-        Parameter(help="What an upgrade may cost: a share of what all links cost, or dollars."),
+        Parameter(help="What the upgrade may cost: a share of what all links cost, or dollars."),
     ] = "10%",
     price: Annotated[
         tuple[str, ...],
+        PLAIN,
         Parameter(
-            help="Dollars per GB/s of links for an upgrade, such as 'npu-switch*=30'; 1 by default. May be repeated.",
-            negative="",
-            show_default=False,
+            help="Dollars per GB/s of links, such as 'npu-switch*=30'; 1 by default. May be repeated."
         ),
     ] = (),
     per: Annotated[
         Literal["kind", "cable"], Parameter(help="Upgrade links of a kind together, or each cable.")
     ] = "kind",
     synthesize: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Also synthesize the job's collectives before and after an upgrade.",
-        ),
+        bool, PLAIN, Parameter(help="Also synthesize the job's collectives before and after.")
     ] = False,
-    csv: Annotated[Path | None, Parameter(help="Write the table to this file.")] = None,
-    output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
-    ] = None,
-    save: Annotated[
-        Path | None,
-        Parameter(
-            help="Save the network as a topology: the designed one, the last of the front, the upgraded one."
-        ),
-    ] = None,
-    on: On = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    jobs: Jobs = Jobs(),
+    files: Files = Files(),
+    out: Output = Output(),
 ) -> int:
-    """Design a network for jobs: bandwidths of dimensions, their sizes and kinds, or links to upgrade.
+    """Find which links of a network to upgrade first.
 
-    Example: tacos design 'ring:4*fc:8*ring:4*switch:32' --job gpt3.yaml --budget 1000GB/s
+    Example: tacos design upgrade dgx-h100:4 --job job.yaml --spend 10%
     """
+    wanted = jobs.read()
+    if len(wanted) > 1:
+        raise ValueError(f"an upgrade is for one job; got {len(wanted)}")
+    with progress("upgrading", out.silent) as report:
+        found = networks.upgrade(
+            formats.network(topology),
+            wanted[0],
+            spend=spend,
+            prices=dict(_price(text) for text in price),
+            per=per,
+            synthesized=synthesize,
+            progress=report,
+        )
+    return _show(found, topology, "", files, out)
+
+
+if TYPE_CHECKING:
+    _Found = networks.Design | networks.NetworkFront | networks.Upgrade
+
+
+def _show(found: _Found, title: str, latency: str, files: Files, out: Output) -> int:
+    """Write and print what was found."""
     from tacos import view
 
-    for option, path in (("--csv", csv), ("--output", output), ("--save", save)):
-        if path is not None:
-            check_folder(option, path)
-    if output is not None:
-        view.checked(output, what="--output")
-    if on is not None and npus is None:
-        raise ValueError("--on is for a search over shapes (--npus); the others take milliseconds")
-    if sum(one is not None for one in (dims, npus, upgrade)) != 1:
-        raise ValueError("give one of DIMS, --npus or --upgrade")
-    jobs: list[Any] = [*job, *(networks.libra(*files) for files in libra)]
-    if not jobs:
-        raise ValueError(
-            "--job is missing: a job file, Chakra traces, or --libra WORKLOAD COMMUNICATOR"
-        )
-    silent = quiet or as_json
-    result: networks.Design | networks.NetworkFront | networks.Upgrade
-    if dims is not None:
-        with progress("designing", silent) as report:
-            result = networks.optimize(
-                dims,
-                jobs,
-                budget=budget,
-                objective=objective,
-                cost=cost,
-                constraints=constraint,
-                overlap=overlap,
-                progress=report,
-            )
-        title = dims
-    elif npus is not None:
-        if budget is None:
-            raise ValueError(
-                "--budget is missing: a search over shapes needs the largest cost, such as $20M"
-            )
-        if constraint or objective != "time":
-            raise ValueError(
-                "--constraint and --objective need DIMS; shapes have --ports, --radix and --budget"
-            )
-        with workers_on(on) as executor, progress("searching", silent) as report:
-            result = networks.shapes(
-                npus,
-                jobs,
-                budget=budget,
-                points=points,
-                max_dims=max_dims,
-                kinds=kinds.split(","),
-                ports=ports,
-                radix=radix,
-                cost=cost,
-                latency=latency,
-                overlap=overlap,
-                finalists=finalists,
-                executor=executor,
-                progress=report,
-            )
-        title = f"networks of {npus:,} NPUs"
-    else:
-        if len(jobs) > 1:
-            raise ValueError("--upgrade takes one job")
-        assert upgrade is not None
-        with progress("upgrading", silent) as report:
-            result = networks.upgrade(
-                formats.network(upgrade),
-                jobs[0],
-                spend=spend,
-                prices=dict(_price(text) for text in price),
-                per=per,
-                synthesized=synthesize,
-                progress=report,
-            )
-        title = upgrade
-    if save is not None:
-        formats.save(_topology(result, latency), save)
-    if csv is not None:
-        view.rows_csv(result.rows(), csv)
-    if output is not None:
-        view.save(view.design_picture(result, title), output)
-    if as_json:
-        print(json.dumps(_facts(result) | {"rows": result.rows()}, indent=2))
-    elif not quiet:
-        for table in view.design_tables(result, title):
+    if files.save is not None:
+        formats.save(_topology(found, latency), files.save)
+    if files.csv is not None:
+        view.rows_csv(found.rows(), files.csv)
+    if files.output is not None:
+        view.save(view.design_picture(found, title), files.output)
+    if out.as_json:
+        print(json.dumps(_facts(found) | {"rows": found.rows()}, indent=2))
+    elif not out.quiet:
+        for table in view.design_tables(found, title):
             print_table(table)
-        print(*(textwrap.fill(line, width()) for line in _remarks(result)), sep="\n")
+        print(*(textwrap.fill(line, width()) for line in _remarks(found)), sep="\n")
     return 0
 
 
-def _topology(
-    result: networks.Design | networks.NetworkFront | networks.Upgrade, latency: str
-) -> Topology:
+def _topology(found: _Found, latency: str) -> Topology:
     """Return the network that was found."""
-    if isinstance(result, networks.Upgrade):
-        return result.topology
-    best = result.points[-1] if isinstance(result, networks.NetworkFront) else result
+    if isinstance(found, networks.Upgrade):
+        return found.topology
+    best = found.points[-1] if isinstance(found, networks.NetworkFront) else found
     return networks.build(best.dims, best.bandwidths_Bps, latency=latency)
 
 
@@ -245,7 +277,7 @@ def _price(text: str) -> tuple[str, float]:
         ) from None
 
 
-def _facts(result: networks.Design | networks.NetworkFront | networks.Upgrade) -> dict[str, Any]:
+def _facts(result: _Found) -> dict[str, Any]:
     """Figures of the whole result, for scripts."""
     if isinstance(result, networks.NetworkFront):
         return {
@@ -265,7 +297,7 @@ def _facts(result: networks.Design | networks.NetworkFront | networks.Upgrade) -
     }
 
 
-def _remarks(result: networks.Design | networks.NetworkFront | networks.Upgrade) -> list[str]:
+def _remarks(result: _Found) -> list[str]:
     """Return notes that do not fit into the table."""
     if isinstance(result, networks.NetworkFront):
         notes = [

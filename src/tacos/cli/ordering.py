@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 import tacos
 from tacos import formats, units, view
-from tacos.cli.app import Json, Network, Quiet, Seed, app, check_folder
+from tacos.cli.app import app
+from tacos.cli.options import (
+    DIRECTORIES,
+    NETWORKS,
+    Network,
+    Output,
+    Seed,
+    Values,
+    check_folder,
+    endings,
+)
 from tacos.cli.viewing import PAGES
 from tacos.console import judgement_table, print_table, progress
-from tacos.judgement import Judgement
-from tacos.judgement import judge as judged
-from tacos.reorder import Order
-from tacos.reorder.files import write
 from tacos.reorder.patterns import PATTERNS
-from tacos.reorder.sources import costs_of, hosts_in
+
+if TYPE_CHECKING:
+    from tacos import Order
+    from tacos.judgement import Judgement
 
 __all__ = ["judge", "reorder"]
+
+
+_PATTERNS = Values(lambda: PATTERNS, endings("Schedule", "Program"))
 
 
 @app.command
 def reorder(
     costs: Annotated[
         str,
+        Values(NETWORKS.words, lambda: ("*",)),
         Parameter(
             help="A matrix or table of pairs (CSV), the output of tacos probe, a topology of Slurm, topograph or "
             "EC2, or any topology file or spec."
@@ -36,6 +49,7 @@ def reorder(
     *,
     pattern: Annotated[
         str,
+        _PATTERNS,
         Parameter(help=f"What to make fast: {', '.join(PATTERNS)}, or a file with a program."),
     ] = "ring",
     size: Annotated[
@@ -57,12 +71,12 @@ def reorder(
     ] = None,
     output: Annotated[
         Path | None,
+        DIRECTORIES,
         Parameter(alias="-o", help="Write files for launchers and NCCL into this directory."),
     ] = None,
     seed: Seed = 0,
     effort: Annotated[float, Parameter(help="How much to search; 2 searches twice as long.")] = 1.0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
     """Find the order of ranks that makes unmodified jobs fastest, and write the files that launchers need.
 
@@ -72,6 +86,9 @@ def reorder(
     Example: tacos reorder cluster.yaml --size 64MB -o order
     Example: tacos reorder ping.txt --pattern nccl --hosts hostfile
     """
+    from tacos.reorder.files import write
+    from tacos.reorder.sources import costs_of, hosts_in
+
     if output is not None:
         check_folder("--output", output, directory=True)
     if slots is not None and slots < 1:
@@ -82,13 +99,18 @@ def reorder(
     wanted: str | tacos.Program = pattern
     if pattern not in PATTERNS and Path(pattern).is_file():
         loaded = tacos.load(Path(pattern))
+        if isinstance(loaded, tacos.Topology | tacos.Workload):
+            held = type(loaded).__name__.lower()
+            raise ValueError(
+                f"{pattern} holds a {held}; a pattern is a name, a schedule or a program"
+            )
         wanted = tacos.lower(loaded) if isinstance(loaded, tacos.Schedule) else loaded
-    with progress("searching", as_json or quiet) as report:
+    with progress("searching", out.silent) as report:
         found = tacos.reorder(known, wanted, size=size, seed=seed, effort=effort, progress=report)
     paths = [] if output is None else write(found, output, slots=slots, costs=known)
-    if as_json:
+    if out.as_json:
         print(json.dumps(found.to_json() | {"files": [str(path) for path in paths]}, indent=2))
-    elif not quiet:
+    elif not out.quiet:
         _print(found)
         if output is not None:
             print(
@@ -129,7 +151,9 @@ def judge(
     /,
     *,
     collective: Annotated[
-        str | None, Parameter(help="What was measured, if the log does not say.")
+        str | None,
+        Values(tacos.collective.labels),
+        Parameter(help="What was measured, if the log does not say."),
     ] = None,
     nccl_log: Annotated[
         Path | None,
@@ -144,8 +168,7 @@ def judge(
             help="Write a chart, and NCCL's rings if known: judge.svg; or a page with both: judge.html.",
         ),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
     """Compare measured bandwidths with what a network allows, and name likely problems.
 
@@ -158,15 +181,15 @@ def judge(
         check_folder("--output", output)
         if output.suffix.lower() not in PAGES:
             view.checked(output, what="--output", also=PAGES[:1])
-    with progress("judging", as_json or quiet) as report:
-        found = judged(log, network, collective=collective, nccl_log=nccl_log, progress=report)
+    with progress("judging", out.silent) as report:
+        found = tacos.judge(log, network, collective=collective, nccl_log=nccl_log, progress=report)
     if output is not None and output.suffix.lower() in PAGES:
-        _write_page(output, found, network, as_json or quiet)
+        _write_page(output, found, network, out.silent)
     elif output is not None:
         view.save(_picture(found, network), output)
-    if as_json:
+    if out.as_json:
         print(json.dumps(found.to_json(), indent=2))
-    elif not quiet:
+    elif not out.quiet:
         _print_judgement(found)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from tacos import formats, units
-from tacos._core import Schedule, Topology
+from tacos._core import Program, Schedule, Topology
 from tacos._support.variables import read
-from tacos.cli.app import Format, Json, Network, Quiet, app, check_folder, load_algorithm
-from tacos.console import progress, show
+from tacos.cli.app import CALL, app, load_algorithm, verb
+from tacos.cli.options import PLAIN, Format, Network, Output, Values, check_folder, endings, offered
+from tacos.console import progress
 from tacos.errors import CommunicationError, TacosError
 
 if TYPE_CHECKING:
@@ -24,52 +26,178 @@ if TYPE_CHECKING:
     from tacos.runtime import Communicator, Row
     from tacos.runtime.carriers import CarrierKind
 
-Carrier = Annotated[
-    str | None,
-    Parameter(help="What moves the data, such as tcp or mpi. Default: TACOS_CARRIER, or tcp."),
-]
+probe_verb = verb("probe")
 
 
-@app.command
-def run(
-    file: Annotated[Path, Parameter(help="A schedule or a program in any readable format.")],
-    /,
-    *,
-    format: Format = None,
+def _carriers() -> Iterable[str]:
+    from tacos.runtime.carriers import CARRIERS
+
+    return CARRIERS
+
+
+def _dtypes() -> Iterable[str]:
+    from tacos.runtime.carriers import DTYPES
+
+    return sorted(DTYPES)
+
+
+def _reductions() -> Iterable[str]:
+    from tacos.runtime.carriers import OPS
+
+    return OPS
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """How ranks meet, and what moves their data."""
+
     np: Annotated[
-        int | None, Parameter(help="Number of ranks; must equal the algorithm's.")
-    ] = None,
-    size: Annotated[
-        str, Parameter(help="Buffer size, or a range that doubles: 1KB:64MB.")
-    ] = "1KB:64MB",
-    dtype: Annotated[str, Parameter(help="Element type: a NumPy name, or bfloat16.")] = "float32",
+        int | None, Parameter(help="Ranks to start on this machine; tacos run knows the number.")
+    ] = None
+    mpi: Annotated[bool, PLAIN, Parameter(help="Move the data over MPI, under mpiexec.")] = False
+    carrier: Annotated[
+        str | None,
+        Values(_carriers),
+        Parameter(help="What moves the data, such as tcp or mpi. Default: TACOS_CARRIER, or tcp."),
+    ] = None
+    timeout: Annotated[float, Parameter(help="Fail after this many seconds without progress.")] = (
+        60.0
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown carrier, two of them, and no time at all, before any rank starts."""
+        if not self.timeout > 0:
+            raise ValueError(f"--timeout must be positive; got {self.timeout:g}")
+        if self.mpi and self.carrier not in (None, "mpi"):
+            raise ValueError(f"--mpi and --carrier {self.carrier} exclude each other")
+        if self.carrier is not None:
+            from tacos.runtime.carriers import named
+
+            named(self.carrier)
+
+    @property
+    def kind(self) -> CarrierKind | None:
+        """The carrier that was asked for, if any."""
+        from tacos.runtime.carriers import named
+
+        chosen = "mpi" if self.mpi else self.carrier  # --mpi is short for --carrier mpi
+        return None if chosen is None else named(chosen)
+
+    def check_launcher(self, ranks: int, command: str) -> None:
+        """Refuse to start ranks here for a carrier that only its own launcher can start."""
+        if (kind := self.kind) is not None and kind.launcher:
+            example = f"{kind.launcher} -n {ranks} tacos {command} --carrier {kind.name}"
+            raise ValueError(f"the carrier {kind.name} needs the ranks of {kind.label}: {example}")
+
+    def start(self, ranks: int) -> int:
+        """Run this command again as ranks on this machine; return the exit code."""
+        from tacos import runtime
+
+        with runtime.launch([sys.executable, "-m", "tacos", *CALL.get()], ranks) as job:
+            return job.wait()
+
+    def connect(self) -> Communicator:
+        """Meet the other ranks, as the carrier does."""
+        from tacos import runtime
+
+        kind = self.kind
+        if kind is None or not kind.job:
+            return runtime.connect(timeout=self.timeout, carrier=kind.name if kind else None)
+        kind.check_installed()
+        communicator: Communicator = import_module(kind.job).connect(timeout=self.timeout)
+        return communicator
+
+    def failed(self, error: Exception, rank: int | None) -> int:
+        """Raise an error that all ranks know on rank 0, or on rank 1 if rank 0 failed; return the exit code on the others."""
+        kind = self.kind
+        if kind and kind.job and isinstance(error, CommunicationError | TimeoutError):
+            import_module(kind.job).end_job_at_exit(2)
+        if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
+            raise error
+        return 2
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What is measured at which sizes, and beside what."""
+
+    size: Annotated[str, Parameter(help="Buffer size, or a range that doubles: 1KB:64MB.")] = (
+        "1KB:64MB"
+    )
+    dtype: Annotated[
+        str, Values(_dtypes), Parameter(help="Element type: a NumPy name, or bfloat16.")
+    ] = "float32"
     op: Annotated[
-        str, Parameter(help="Reduction: sum, product, min, max, avg, band, bor or bxor.")
-    ] = "sum",
-    iters: Annotated[int, Parameter(help="Timed calls per size.")] = 20,
-    warmup: Annotated[int, Parameter(help="Untimed calls before the timed ones.")] = 5,
-    check: Annotated[bool, Parameter(help="Whether to check every element of the results.")] = True,
+        str,
+        Values(_reductions),
+        Parameter(help="Reduction: sum, product, min, max, avg, band, bor or bxor."),
+    ] = "sum"
+    iters: Annotated[int, Parameter(help="Timed calls per size.")] = 20
+    warmup: Annotated[int, Parameter(help="Untimed calls before the timed ones.")] = 5
+    check: Annotated[bool, Parameter(help="Whether to check every element of the results.")] = True
     against: Annotated[
         Literal["auto", "gloo", "mpi", "ring", "none"],
         Parameter(help="Also measure a reference: MPI, gloo (needs torch), or a plain ring."),
-    ] = "auto",
-    mpi: Annotated[
-        bool,
-        Parameter(help="Move the data over MPI, under mpiexec.", negative="", show_default=False),
-    ] = False,
-    carrier: Carrier = None,
+    ] = "auto"
     switch: Annotated[
         str | None,
         Parameter(
             help="Send all-reduces through the switch at HOST:PORT (tacos switch), and compare with "
             "the file's algorithm. Its token is in TACOS_SWITCH_TOKEN."
         ),
-    ] = None,
-    timeout: Annotated[
-        float, Parameter(help="Fail after this many seconds without progress.")
-    ] = 60.0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse an address that is none."""
+        if self.switch is not None:
+            from tacos.runtime.aggregation.sums import Place
+
+            Place.parse(self.switch, "--switch")
+
+    @property
+    def sizes(self) -> list[int]:
+        """The buffer sizes in bytes."""
+        ranged = ":" in self.size
+        return (
+            units.size_range(self.size, what="--size") if ranged else [units.size_bytes(self.size)]
+        )
+
+    def rows(
+        self, comm: Communicator, algorithm: Schedule | Program, sizes: list[int]
+    ) -> Iterator[Row]:
+        """Measure; yield a row per size."""
+        from tacos import runtime
+        from tacos.runtime.aggregation.sums import opened
+
+        yield from runtime.measure(
+            comm,
+            algorithm,
+            sizes,
+            dtype=self.dtype,
+            op=self.op,
+            iters=self.iters,
+            warmup=self.warmup,
+            check=self.check,
+            against=self.against,
+            switched=opened(comm, self.switch or "", read("TACOS_SWITCH_TOKEN")),
+        )
+
+
+@app.command
+def run(
+    file: Annotated[
+        Path,
+        Values(files=endings("Schedule", "Program")),
+        Parameter(help="A schedule or a program in any readable format."),
+    ],
+    /,
+    *,
+    format: Format = None,
+    measurement: Measurement = Measurement(),
+    ranks: Ranks = Ranks(),
+    out: Output = Output(),
 ) -> int:
     """Run an algorithm on real data, check the results, and print a table as nccl-tests does.
 
@@ -82,98 +210,33 @@ def run(
     Example: mpiexec -n 8 tacos run --mpi ar.tacos
     """
     from tacos import runtime
-    from tacos.runtime.aggregation.sums import Place, opened
 
-    if switch is not None:
-        Place.parse(switch, "--switch")
     algorithm = load_algorithm(file, format)
-    ranks = algorithm.topology.npus if isinstance(algorithm, Schedule) else algorithm.ranks
-    if np is not None and np != ranks:
-        raise ValueError(f"--np is {np}, but {file} is for {ranks} ranks")
-    sizes = units.size_range(size, what="--size") if ":" in size else [units.size_bytes(size)]
-    _check_timeout(timeout)
-    kind = _carrier(carrier, mpi)
+    needed = algorithm.topology.npus if isinstance(algorithm, Schedule) else algorithm.ranks
+    if ranks.np is not None and ranks.np != needed:
+        raise ValueError(f"--np is {ranks.np}, but {file} is for {needed} ranks")
+    sizes = measurement.sizes
     if not runtime.in_job():
-        _check_launcher(kind, ranks, f"run {file}")
-        options = {
-            "--size": size, "--dtype": dtype, "--op": op, "--iters": iters, "--warmup": warmup,
-            "--against": against, "--timeout": timeout,
-        }  # fmt: skip
-        command = [sys.executable, "-m", "tacos", "run", str(file)]
-        command += [str(word) for option in options.items() for word in option]
-        command += ["--check" if check else "--no-check", *(["--format", format] if format else [])]
-        command += ["--carrier", carrier] if carrier else []
-        command += ["--switch", switch] if switch else []
-        command += ["--json"] * as_json + ["--quiet"] * quiet
-        with runtime.launch(command, ranks) as job:
-            return job.wait()
+        ranks.check_launcher(needed, f"run {file}")
+        return ranks.start(needed)
     rank = None
+    found: list[Row] = []
     try:
-        with _connect(kind, timeout) as comm:
+        with ranks.connect() as comm:
             rank = comm.rank
-            sums = opened(comm, switch or "", read("TACOS_SWITCH_TOKEN"))
-            rows = runtime.measure(
-                comm, algorithm, sizes, dtype=dtype, op=op, iters=iters, warmup=warmup,
-                check=check, against=against, switched=sums,
-            )  # fmt: skip
-            found: list[runtime.Row] = []
-            for line in runtime.table(_kept(rows, found)):
-                if rank == 0 and not as_json and not quiet:
+            for line in runtime.table(_kept(measurement.rows(comm, algorithm, sizes), found)):
+                if rank == 0 and not out.silent:
                     print(line, flush=True)
     except (TacosError, ValueError, TimeoutError) as error:
-        return _failed(error, rank, kind)
+        return ranks.failed(error, rank)
     except KeyboardInterrupt:
         if "TACOS_RANK" not in os.environ:
             raise
         return 130  # if tacos started this rank, that process prints the message
-    if rank == 0 and as_json:
+    if rank == 0 and out.as_json:
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
-
-
-def _failed(error: Exception, rank: int | None, carrier: CarrierKind | None) -> int:
-    """Raise an error that all ranks know on rank 0, or on rank 1 if rank 0 failed; return the exit code on the others."""
-    if carrier and carrier.job and isinstance(error, CommunicationError | TimeoutError):
-        import_module(carrier.job).end_job_at_exit(2)
-    if rank in (None, 0) or (rank == 1 and str(error).startswith("rank 0 ")):
-        raise error
-    return 2
-
-
-def _check_timeout(seconds: float) -> None:
-    if not seconds > 0:
-        raise ValueError(f"--timeout must be positive; got {seconds:g}")
-
-
-def _carrier(name: str | None, mpi: bool) -> CarrierKind | None:
-    """Return the carrier that the options name, if any; an unknown one is an error before any rank starts."""
-    from tacos.runtime.carriers import named
-
-    if mpi and name not in (None, "mpi"):
-        raise ValueError(f"--mpi and --carrier {name} exclude each other")
-    chosen = "mpi" if mpi else name  # --mpi is short for --carrier mpi
-    return None if chosen is None else named(chosen)
-
-
-def _check_launcher(carrier: CarrierKind | None, ranks: int, command: str) -> None:
-    """Refuse to start ranks here for a carrier that only its own launcher can start."""
-    if carrier is not None and carrier.launcher:
-        example = f"{carrier.launcher} -n {ranks} tacos {command} --carrier {carrier.name}"
-        raise ValueError(
-            f"the carrier {carrier.name} needs the ranks of {carrier.label}: {example}"
-        )
-
-
-def _connect(carrier: CarrierKind | None, timeout: float) -> Communicator:
-    """Meet the other ranks, as the carrier does."""
-    from tacos import runtime
-
-    if carrier is None or not carrier.job:
-        return runtime.connect(timeout=timeout, carrier=carrier.name if carrier else None)
-    carrier.check_installed()
-    communicator: Communicator = import_module(carrier.job).connect(timeout=timeout)
-    return communicator
 
 
 def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:
@@ -205,7 +268,7 @@ def lab(
         Literal["prefixed", "first"],
         Parameter(help="Print every line with its rank, or only the output of rank 0."),
     ] = "prefixed",
-    quiet: Quiet = False,
+    quiet: Annotated[bool, PLAIN, Parameter(help="Print errors only.")] = False,
 ) -> int:
     """Build a topology from network namespaces and rate limits, and run a command on every NPU.
 
@@ -233,39 +296,17 @@ def lab(
     return ended.code
 
 
-@app.command
+@probe_verb.default
 def probe(
     *,
-    np: Annotated[
-        int | None, Parameter(help="Ranks to start on this machine, without a launcher.")
-    ] = None,
     output: Annotated[
-        Path | None, Parameter(alias="-o", help="Write the topology to this file: cluster.yaml.")
+        Path | None,
+        offered(files=(".yaml", ".yml", ".json")),
+        Parameter(alias="-o", help="Write the topology to this file: cluster.yaml."),
     ] = None,
-    device: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Measure this machine's GPU instead, with torch, and write a device for tacos train --device.",
-        ),
-    ] = False,
-    seconds: Annotated[
-        float | None,
-        Parameter(help="Approximate duration of the measurement; 10, or 40 for a device."),
-    ] = None,
-    mpi: Annotated[
-        bool,
-        Parameter(
-            help="Measure messages over MPI, under mpiexec.", negative="", show_default=False
-        ),
-    ] = False,
-    carrier: Carrier = None,
-    timeout: Annotated[
-        float, Parameter(help="Fail after this many seconds without progress.")
-    ] = 60.0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    seconds: Annotated[float, Parameter(help="Approximate duration of the measurement.")] = 10.0,
+    ranks: Ranks = Ranks(),
+    out: Output = Output(),
 ) -> int:
     """Measure the network between ranks: latency, bandwidth and shared links of all pairs.
 
@@ -275,11 +316,7 @@ def probe(
 
     Example: torchrun --nproc-per-node 8 --no-python tacos probe -o net.yaml
     Example: tacos lab ring:4 -- tacos probe
-    Example: tacos probe --device -o h200.yaml
     """
-    if device:
-        return _probe_device(output, seconds or 40.0, as_json, quiet)
-    seconds = seconds or 10.0
     from tacos import runtime
     from tacos.runtime.measure.probe import probe as measured
     from tacos.runtime.measure.probe import report
@@ -290,33 +327,26 @@ def probe(
                 f"--output is {output}, but this format cannot hold a topology; use .yaml or .json"
             )
         check_folder("--output", output)
-    _check_timeout(timeout)
-    kind = _carrier(carrier, mpi)
     if not runtime.in_job():
-        _check_launcher(kind, 8, "probe")
-        if np is None:
+        ranks.check_launcher(8, "probe")
+        if ranks.np is None:
             raise ValueError("there are no ranks: run it under torchrun or mpiexec, or give --np")
-        command = [sys.executable, "-m", "tacos", "probe", "--seconds", str(seconds)]
-        command += ["--timeout", str(timeout), *(["-o", str(output)] if output else [])]
-        command += ["--carrier", carrier] if carrier else []
-        command += ["--json"] * as_json + ["--quiet"] * quiet
-        with runtime.launch(command, np) as job:
-            return job.wait()
+        return ranks.start(ranks.np)
     rank = None
     try:
-        with _connect(kind, timeout) as comm:
+        with ranks.connect() as comm:
             rank = comm.rank
             wiring = measured(comm, seconds=seconds)
     except (TacosError, ValueError, TimeoutError) as error:
-        return _failed(error, rank, kind)
+        return ranks.failed(error, rank)
     if rank != 0:
         return 0
     network = wiring.topology()
     if output is not None:
         formats.save(network, output)
-    if as_json:
+    if out.as_json:
         print(json.dumps(wiring.to_json(), indent=2))
-    elif not quiet:
+    elif not out.quiet:
         for line in report(wiring):
             print(line)
         outline = repr(network)[len("<tacos.Topology ") : -1]
@@ -324,7 +354,21 @@ def probe(
     return 0
 
 
-def _probe_device(output: Path | None, seconds: float, as_json: bool, quiet: bool) -> int:
+@probe_verb.command
+def device(
+    *,
+    output: Annotated[
+        Path | None,
+        offered(files=(".yaml", ".yml", ".json")),
+        Parameter(alias="-o", help="Write the device to this file: h200.yaml."),
+    ] = None,
+    seconds: Annotated[float, Parameter(help="Approximate duration of the measurement.")] = 40.0,
+    out: Output = Output(),
+) -> int:
+    """Measure this machine's GPU with torch, and write a device for tacos train --device.
+
+    Example: tacos probe device -o h200.yaml
+    """
     from tacos.runtime.measure.device import measure
     from tacos.training.device_file import fitted, save_device
 
@@ -333,16 +377,14 @@ def _probe_device(output: Path | None, seconds: float, as_json: bool, quiet: boo
         if output.suffix.lower() not in (".yaml", ".yml", ".json"):
             raise ValueError(f"--output is {output}; a device goes into .yaml, .yml or .json")
     try:
-        with progress("measuring", quiet or as_json) as report:
+        with progress("measuring", out.silent) as report:
             rows = measure(seconds=seconds, progress=report)
     except RuntimeError as error:
         raise ValueError(str(error)) from None
     found = fitted(rows)
     if output is not None:
         save_device(found.device, output)
-    show(
-        found.summary() | ({"measurements": rows} if as_json else {}), rows["name"], as_json, quiet
-    )
-    if output is not None and not (quiet or as_json):
+    out.show(found.summary() | ({"measurements": rows} if out.as_json else {}), rows["name"])
+    if output is not None and not out.silent:
         print(f"{found.device.name} written to {output}")
     return 0

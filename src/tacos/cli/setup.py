@@ -6,12 +6,13 @@ import json
 from dataclasses import asdict
 from typing import Literal
 
-from tacos.cli.app import Json, Quiet, app
+from tacos.cli.app import app
+from tacos.cli.options import Output
 from tacos.console import check_table, print_table
 
 
 @app.command
-def doctor(*, as_json: Json = False, quiet: Quiet = False) -> int:
+def doctor(*, out: Output = Output()) -> int:
     """Check the installation, its extras and this machine, and advise how to fix problems.
 
     The exit code is 1 if something is broken; missing extras are not errors.
@@ -21,9 +22,9 @@ def doctor(*, as_json: Json = False, quiet: Quiet = False) -> int:
     from tacos.doctor import checkup
 
     checks = list(checkup())
-    if as_json:
+    if out.as_json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
-    elif not quiet:
+    elif not out.quiet:
         print_table(check_table(checks))
     return 1 if any(check.state == "broken" for check in checks) else 0
 
@@ -36,5 +37,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     Example: tacos completion zsh > ~/.zfunc/_tacos
     Example: tacos completion fish > ~/.config/fish/completions/tacos.fish
     """
-    print(app.generate_completion(shell=shell))
+    from tacos.cli.completing import script
+
+    print(script(app, shell), end="")
     return 0

@@ -1,4 +1,4 @@
-"""The command that starts an aggregating switch, or asks one for its counters: switch."""
+"""The commands of an aggregating switch: switch, which starts one, and switch stats."""
 
 from __future__ import annotations
 
@@ -6,66 +6,82 @@ import http.server
 import json
 import secrets
 import threading
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tacos._support.variables import read
-from tacos.cli.app import Json, Quiet, app, stopped
+from tacos.cli.app import stopped, verb
+from tacos.cli.options import PLAIN, Output
+
+if TYPE_CHECKING:
+    from tacos.runtime.aggregation import Switch
 
 _LOOK_S = 0.2
 
 
-@app.command
-def switch(
-    *,
-    host: Annotated[
-        str, Parameter(help="Address to listen at; by default this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, Parameter(help="First UDP port; each further core takes the next.")
-    ] = 48864,
-    token_file: Annotated[
-        Path | None,
-        Parameter(
-            help="File with one token per line. Default: TACOS_SWITCH_TOKEN, or a new token."
-        ),
-    ] = None,
-    cores: Annotated[int, Parameter(help="Threads, each with a range of every job's slots.")] = 1,
-    slots: Annotated[int, Parameter(help="Slots for all jobs together.")] = 8192,
-    mtu: Annotated[int, Parameter(help="Largest packet in bytes.")] = 9000,
-    parent: Annotated[
-        str | None, Parameter(help="HOST:PORT of the switch above, for the switch of a rack.")
-    ] = None,
-    members: Annotated[
-        str | None, Parameter(help="Workers below this switch, such as 0-7; needs --parent.")
-    ] = None,
+switch = verb("switch")
+
+_TokenFile = Annotated[
+    Path | None,
+    Parameter(help="File with one token per line. Default: TACOS_SWITCH_TOKEN, or a new token."),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What the switch is made of."""
+
+    host: Annotated[str, Parameter(help="Address to listen at; by default this machine only.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Parameter(help="First UDP port; each further core takes the next.")] = (
+        48864
+    )
+    cores: Annotated[int, Parameter(help="Threads, each with a range of every job's slots.")] = 1
+    slots: Annotated[int, Parameter(help="Slots for all jobs together.")] = 8192
+    mtu: Annotated[int, Parameter(help="Largest packet in bytes.")] = 9000
     loss: Annotated[
         float,
         Parameter(help="Probability that the switch drops a packet on purpose, in each direction."),
-    ] = 0.0,
-    seed: Annotated[int, Parameter(help="Random seed of the losses; 0 for a new one.")] = 0,
+    ] = 0.0
+    seed: Annotated[int, Parameter(help="Random seed of the losses; 0 for a new one.")] = 0
     xdp: Annotated[
         str | None,
         Parameter(
             help="Interface at which the kernel adds packets of up to 360 integers; needs root and clang."
         ),
-    ] = None,
+    ] = None
+    parent: Annotated[
+        str | None, Parameter(help="HOST:PORT of the switch above, for the switch of a rack.")
+    ] = None
+    members: Annotated[
+        str | None, Parameter(help="Workers below this switch, such as 0-7; needs --parent.")
+    ] = None
+
+    def built(self, tokens: list[str]) -> Switch:
+        """Return the switch."""
+        from tacos.runtime import aggregation
+
+        more = {one.name: getattr(self, one.name) for one in fields(self)}
+        more["members"] = _workers(self.members) if self.members else ()
+        return aggregation.Switch(more.pop("host"), more.pop("port"), token=tokens, **more)
+
+
+@switch.default
+def serve(
+    *,
+    device: Device = Device(),
+    token_file: _TokenFile = None,
     metrics: Annotated[
         int | None, Parameter(help="TCP port of this machine at which Prometheus reads counters.")
     ] = None,
-    stats: Annotated[
-        str | None, Parameter(help="Print the counters of the switch at HOST:PORT and exit.")
-    ] = None,
-    prometheus: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="With --stats: print Prometheus' format."),
-    ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
-    """Run a software switch that sums all-reduces until Ctrl-C, or print its counters.
+    """Run a software switch that sums all-reduces until Ctrl-C, and print its counters.
 
     Workers find it by TACOS_SWITCH=HOST:PORT and need its token in
     TACOS_SWITCH_TOKEN. Without one, a token is made and printed. With --xdp
@@ -73,60 +89,71 @@ def switch(
 
     Example: tacos switch --host 10.0.0.9 --cores 4
     Example: sudo tacos switch --xdp eth0
-    Example: tacos switch --stats 10.0.0.9:48864
     """
-    from tacos.runtime import aggregation
-    from tacos.runtime.aggregation.figures import lines
-
-    tokens = _tokens(token_file)
-    if stats is not None:
-        if not tokens:
-            raise ValueError(
-                "--stats needs the switch's token in TACOS_SWITCH_TOKEN or --token-file"
-            )
-        figures = aggregation.stats(stats, tokens[0])
-        _show(figures, as_json, prometheus, quiet, lines)
-        return 0
-    if prometheus:
-        raise ValueError("--prometheus goes with --stats; a switch has --metrics PORT")
     if metrics is not None and not 0 <= metrics < 1 << 16:
         raise ValueError(f"--metrics must be a port of 0 to 65535; got {metrics}")
-    made = not tokens
-    tokens = tokens or [secrets.token_hex(16)]
-    below = _workers(members) if members else ()
-    device = aggregation.Switch(
-        host, port, token=tokens, cores=cores, slots=slots, mtu=mtu, parent=parent, members=below,
-        loss=loss, seed=seed, xdp=xdp,
-    )  # fmt: skip
+    known = _tokens(token_file)
+    built = device.built(known or [secrets.token_hex(16)])
     page = None
     try:
-        with stopped() as stop, device:
-            page = _metrics_page(device, metrics) if metrics is not None else None
-            facts: dict[str, Any] = {"address": device.address, "cores": cores}
-            facts |= {"xdp": xdp, "mode": device.mode} if xdp else {}
-            facts |= {"token": device.token} if made else {}
+        with stopped() as stop, built:
+            page = _metrics_page(built, metrics) if metrics is not None else None
+            facts: dict[str, Any] = {"address": built.address, "cores": device.cores}
+            facts |= {"xdp": device.xdp, "mode": built.mode} if device.xdp else {}
+            facts |= {} if known else {"token": built.token}
             facts |= {"metrics": page.server_address[1]} if page else {}
-            if as_json:
+            if out.as_json:
                 print(json.dumps(facts), flush=True)
-            elif not quiet:
-                threads = "1 core" if cores == 1 else f"{cores} cores"
-                where = threads if not xdp else f"XDP at {xdp} ({device.mode})"
-                print(f"switch listens at {device.address}, {where}", flush=True)
-                if made:
-                    print(f"workers need TACOS_SWITCH_TOKEN={device.token}", flush=True)
-                if page:
-                    print(
-                        f"metrics at http://127.0.0.1:{page.server_address[1]}/metrics", flush=True
-                    )
+            elif not out.quiet:
+                _announce(facts)
             while not stop.wait(_LOOK_S):
-                if device.failure:
-                    raise ValueError(f"the switch at {device.address} ended: {device.failure}")
-            final = device.stats()
+                if built.failure:
+                    raise ValueError(f"the switch at {built.address} ended: {built.failure}")
+            final = built.stats()
     finally:
         if page:
             page.shutdown()
             page.server_close()
-    _show(final, as_json, False, quiet, lines)
+    _show(final, out)
+    return 0
+
+
+def _announce(facts: dict[str, Any]) -> None:
+    """Print where the switch is, and what workers need."""
+    cores = facts["cores"]
+    where = "1 core" if cores == 1 else f"{cores} cores"
+    if "xdp" in facts:
+        where = f"XDP at {facts['xdp']} ({facts['mode']})"
+    print(f"switch listens at {facts['address']}, {where}", flush=True)
+    if "token" in facts:
+        print(f"workers need TACOS_SWITCH_TOKEN={facts['token']}", flush=True)
+    if "metrics" in facts:
+        print(f"metrics at http://127.0.0.1:{facts['metrics']}/metrics", flush=True)
+
+
+@switch.command
+def stats(
+    address: Annotated[str, Parameter(help="HOST:PORT of the switch.")],
+    /,
+    *,
+    token_file: _TokenFile = None,
+    prometheus: Annotated[bool, PLAIN, Parameter(help="Print Prometheus' format.")] = False,
+    out: Output = Output(),
+) -> int:
+    """Print the counters of a running switch.
+
+    Example: tacos switch stats 10.0.0.9:48864
+    """
+    from tacos.runtime import aggregation
+
+    tokens = _tokens(token_file)
+    if not tokens:
+        raise ValueError("the switch's token is missing: set TACOS_SWITCH_TOKEN, or --token-file")
+    figures = aggregation.stats(address, tokens[0])
+    if prometheus and not out.as_json:
+        print(aggregation.prometheus(figures), end="")
+    else:
+        _show(figures, out)
     return 0
 
 
@@ -150,16 +177,13 @@ def _workers(text: str) -> list[int]:
     return sorted(found)
 
 
-def _show(
-    figures: dict[str, Any], as_json: bool, prometheus: bool, quiet: bool, lines: Any
-) -> None:
-    from tacos.runtime import aggregation
+def _show(figures: dict[str, Any], out: Output) -> None:
+    """Print the counters."""
+    from tacos.runtime.aggregation.figures import lines
 
-    if as_json:
+    if out.as_json:
         print(json.dumps(figures, indent=2))
-    elif prometheus:
-        print(aggregation.prometheus(figures), end="")
-    elif not quiet:
+    elif not out.quiet:
         for line in lines(figures):
             print(line)
 

@@ -6,6 +6,7 @@ import json
 import textwrap
 import time
 import warnings
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,40 +17,178 @@ from tacos import collective as collectives
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos._support.files import watched
-from tacos.cli.app import (
-    AnyOrder,
+from tacos.cli.app import app, bottleneck, files_facts, load_algorithm, warn, workers_on
+from tacos.cli.options import (
+    DIRECTORIES,
+    ENGINES,
+    PLAIN,
     Chunks,
-    Group,
-    Json,
+    Figures,
     Kind,
+    Members,
     Network,
     On,
-    Quiet,
-    Root,
+    Output,
     Seed,
     Size,
-    app,
-    asked_collective,
-    bottleneck,
+    Values,
     check_folder,
-    files_facts,
-    load_algorithm,
-    warn,
-    workers_on,
+    endings,
+    offered,
 )
-from tacos.cli.viewing import check_page, write_page
-from tacos.console import front_table, print_table, progress, ranges_table, show, width
+from tacos.console import front_table, print_table, progress, ranges_table, width
 from tacos.execution import execution, targets
-from tacos.nodes import Nodes
-from tacos.search.tune import check_formats
 
-Target = Annotated[
-    str | None,
-    Parameter(
-        help=f"What will execute it: {', '.join(targets())}. By default, the slowest of three rules for links counts: "
-        "schedule order, first come, or shared."
-    ),
-]
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What an algorithm must be good for."""
+
+    target: Annotated[
+        str | None,
+        Values(targets),
+        Parameter(
+            help=f"What will execute it: {', '.join(targets())}. By default, the slowest of three rules for links counts: "
+            "schedule order, first come, or shared."
+        ),
+    ] = None
+    any_order: Annotated[
+        bool,
+        PLAIN,
+        Parameter(
+            help="Also accept algorithms that may leave ranks with different bits of a floating-point sum."
+        ),
+    ] = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a search."""
+        return {"target": self.target, "consistent": not self.any_order}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How much to search."""
+
+    seed: Seed = 0
+    effort: Annotated[
+        str,
+        offered("fast", "normal", "high"),
+        Parameter(
+            help="Work for each size: fast, normal (about 2 s), high, or a multiple of normal."
+        ),
+    ] = "normal"
+    time_limit: Annotated[
+        float | None, Parameter(help="Return the best found so far after this many seconds.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a search."""
+        effort = int(self.effort) if self.effort.isdecimal() else self.effort
+        return {"seed": self.seed, "effort": effort, "time_limit": self.time_limit}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Where a schedule goes: a file, a page, and a plan directory, for some sizes."""
+
+    output: Annotated[
+        Path | None,
+        Values(files=endings("Schedule", written=True)),
+        Parameter(name=["-o", "--output"], help="Save as .tacos, or in another schedule format."),
+    ] = None
+    html: Annotated[
+        Path | None,
+        offered(files=(".html",)),
+        Parameter(help="Write an animated page of the schedule, as tacos view does."),
+    ] = None
+    plan: Annotated[
+        Path | None,
+        DIRECTORIES,
+        Parameter(help="Add the schedule to this plan directory, for TACOS_PLANS."),
+    ] = None
+    min_bytes: Annotated[str, Parameter(help="Smallest size to use the plan for.")] = "0B"
+    max_bytes: Annotated[
+        str | None, Parameter(help="Largest size to use the plan for; unlimited by default.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse files that cannot be written, and sizes without a plan, before the work."""
+        if self.output is not None:
+            _check_target(self.output)
+        if self.html is not None:
+            from tacos.cli.viewing import check_page
+
+            check_page("--html", self.html)
+        if self.plan is None and (self.min_bytes != "0B" or self.max_bytes is not None):
+            raise ValueError("--min-bytes and --max-bytes need a plan directory: add --plan DIR")
+        if self.plan is not None and self.plan.exists() and not self.plan.is_dir():
+            raise ValueError(f"--plan is {self.plan}, which is not a directory")
+        least, most = self.sizes
+        if most is not None and most < least:
+            raise ValueError(
+                f"--max-bytes is {self.max_bytes}, below --min-bytes, which is {self.min_bytes}"
+            )
+
+    @property
+    def sizes(self) -> tuple[int, int | None]:
+        """The range of sizes in bytes."""
+        none = self.min_bytes in ("0B", "0")
+        least = 0 if none else units.size_bytes(self.min_bytes, what="--min-bytes")
+        most = self.max_bytes
+        return least, None if most is None else units.size_bytes(most, what="--max-bytes")
+
+    def write(self, schedule: Schedule, title: str, out: Output) -> dict[str, Any]:
+        """Write the files; return what to say about them."""
+        facts: dict[str, Any] = {}
+        if self.output is not None:
+            with watched() as written:
+                formats.save(schedule, self.output)
+            facts |= files_facts(written, self.output, schedule.topology)
+        if self.html is not None:
+            from tacos.cli.viewing import write_page
+
+            write_page(self.html, [schedule], [title], None, out.silent)
+            facts["page"] = str(self.html)
+        if self.plan is not None:
+            from tacos import library
+
+            least, most = self.sizes
+            added = library.add(self.plan, schedule, min_bytes=least, max_bytes=most)
+            facts["plan"] = str(self.plan / added.file)
+        return facts
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How a schedule is found."""
+
+    engine: Annotated[
+        str,
+        ENGINES,
+        Parameter(help="Engine to use; auto takes the fastest. tacos compare --verbose shows all."),
+    ] = "auto"
+    sketch: Annotated[
+        Path | None,
+        Parameter(help="A sketch file that restricts the schedule, in our format or TACCL's."),
+    ] = None
+    verify: Annotated[
+        bool, Parameter(help="Verify the schedule; --no-verify marks it as unverified.")
+    ] = True
+    device: Annotated[
+        str,
+        offered("cpu", "cuda", "auto"),
+        Parameter(
+            help="With --engine greedy: cpu, cuda (an NVIDIA GPU), or auto (a GPU if possible)."
+        ),
+    ] = "cpu"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a synthesis."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @app.command
@@ -59,106 +198,43 @@ def synth(
     size: Size,
     /,
     *,
-    engine: Annotated[
-        str,
-        Parameter(help="Engine to use; auto takes the fastest. tacos compare --verbose shows all."),
-    ] = "auto",
+    method: Method = Method(),
     chunks: Chunks = "auto",
-    group: Group = None,
-    root: Root = None,
-    seed: Seed = 0,
-    effort: Annotated[
-        str,
-        Parameter(help="Work to spend: fast, normal (about 2 s), high, or a multiple of normal."),
-    ] = "normal",
-    time_limit: Annotated[
-        float | None, Parameter(help="Return the best schedule found after this many seconds.")
-    ] = None,
-    sketch: Annotated[
-        Path | None,
-        Parameter(help="A sketch file that restricts the schedule, in our format or TACCL's."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Parameter(name=["-o", "--output"], help="Save as .tacos, or in another schedule format."),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        Parameter(help="Write an animated page of the schedule, as tacos view does."),
-    ] = None,
-    plan: Annotated[
-        Path | None, Parameter(help="Add the schedule to this plan directory, for TACOS_PLANS.")
-    ] = None,
-    min_bytes: Annotated[str, Parameter(help="Smallest size to use the plan for.")] = "0B",
-    max_bytes: Annotated[
-        str | None, Parameter(help="Largest size to use the plan for; unlimited by default.")
-    ] = None,
-    verify: Annotated[
-        bool, Parameter(help="Verify the schedule; --no-verify marks it as unverified.")
-    ] = True,
-    target: Target = None,
-    any_order: AnyOrder = False,
-    device: Annotated[
-        str,
-        Parameter(
-            help="With --engine greedy: cpu, cuda (an NVIDIA GPU), or auto (a GPU if possible)."
-        ),
-    ] = "cpu",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    members: Members = Members(),
+    search: Search = Search(),
+    results: Results = Results(),
+    wanted: Wanted = Wanted(),
+    out: Output = Output(),
 ) -> int:
     """Synthesize a schedule, verify it, and save it.
 
     Example: tacos synth torus:8x8 all-reduce 64MB -o ar.tacos
     """
-    if output is not None:
-        _check_target(output)
-    if html is not None:
-        check_page("--html", html)
-    least, most = _served(plan, min_bytes, max_bytes)
     network = formats.network(topology)
-    wanted = asked_collective(network, collective, size, chunks, group, root)
+    problem = members.collective(network, collective, size, chunks)
     begin = time.perf_counter()
-    with progress("synthesizing", quiet or as_json) as report, warnings.catch_warnings():
+    with progress("synthesizing", out.silent) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", tacos.errors.WrongScheduleWarning)  # printed below
         schedule = tacos.synthesize(
             network,
-            wanted,
-            engine=engine,
-            seed=seed,
-            effort=int(effort) if effort.isdecimal() else effort,
-            time_limit=time_limit,
+            problem,
             progress=report,
-            sketch=sketch,
-            verify=verify,
-            target=target,
-            consistent=not any_order,
-            device=device,
+            **method.arguments(),
+            **search.arguments(),
+            **wanted.arguments(),
         )
     took = time.perf_counter() - begin
     for sentence in schedule.rejected:
         warn(sentence)
     if not schedule.consistent:
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
-    with watched() as written:
-        if output is not None:
-            formats.save(schedule, output)
-    facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": verify}
+    facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": method.verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
-    if executed := execution(schedule, target=target):
-        facts |= executed.rows(target)
+    if executed := execution(schedule, target=wanted.target):
+        facts |= executed.rows(wanted.target)
     facts |= _others(schedule) | bottleneck(schedule)
-    if output is not None:
-        facts |= files_facts(written, output, network)
-    if html is not None:
-        write_page(html, [schedule], [f"{collective} on {topology}"], None, quiet or as_json)
-        facts["page"] = str(html)
-    if plan is not None:
-        from tacos import library
-
-        added = library.add(plan, schedule, min_bytes=least, max_bytes=most)
-        facts["plan"] = str(plan / added.file)
-    show(facts, "schedule", as_json, quiet)
+    facts |= results.write(schedule, f"{collective} on {topology}", out)
+    out.show(facts, "schedule")
     return 0
 
 
@@ -183,42 +259,45 @@ def pareto(
     /,
     *,
     size: Annotated[str, Parameter(help="Buffer size to compute times for.")] = "1MB",
-    group: Group = None,
-    root: Root = None,
+    members: Members = Members(),
     max_chunks: Annotated[int, Parameter(help="The largest number of chunks per part to try.")] = 8,
     max_steps: Annotated[int | None, Parameter(help="The largest number of steps to try.")] = None,
     time_limit: Annotated[float, Parameter(help="Stop the search after this many seconds.")] = 60.0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
     """Find the algorithms that trade latency (fewest steps) for bandwidth (fewest rounds per chunk).
 
     Example: tacos pareto dgx-1 all-gather
     """
     network = formats.network(topology)
-    wanted = asked_collective(network, collective, size, "auto", group, root)
-    with progress("solving", quiet or as_json) as report:
+    problem = members.collective(network, collective, size)
+    with progress("solving", out.silent) as report:
         front = tacos.pareto(
             network,
-            wanted,
+            problem,
             max_chunks=max_chunks,
             max_steps=max_steps,
             time_limit=time_limit,
             progress=report,
         )
-    if as_json:
+    if out.as_json:
         print(
             json.dumps({"least_rounds": str(front.least_rounds), "points": front.rows()}, indent=2)
         )
-    elif not quiet:
+    elif not out.quiet:
         print_table(front_table(f"{collective} on {topology}, {size}", front.rows()))
         which = " that first reduces and scatters" * all(
-            collectives.kind_of(part).two_phases for part in wanted.parts
+            collectives.kind_of(part).two_phases for part in problem.parts
         )
         print(f"No algorithm{which} has fewer than {front.least_rounds} rounds per chunk.")
         if front.cut_short:
             print(f"The search was cut short after {time_limit:g} s (--time-limit).")
     return 0
+
+
+def _executed() -> list[str]:
+    """Return the formats whose files an executor runs."""
+    return [name for name, one in formats.FORMATS.items() if one.executor is not None]
 
 
 @app.command
@@ -231,42 +310,35 @@ def tune(
         str,
         Parameter(help="Range of sizes LOW:HIGH, sampled by a factor of 4, or LOW:HIGH:FACTOR."),
     ] = "1KB:4GB",
-    group: Group = None,
-    root: Root = None,
+    members: Members = Members(),
     tolerance: Annotated[
         float,
         Parameter(help="How much slower than the fastest an algorithm may be; 0.02 is 2 %."),
     ] = 0.02,
-    seed: Seed = 0,
-    effort: Annotated[
-        str, Parameter(help="Work for each sampled size: fast, normal, high, or a number.")
-    ] = "normal",
-    time_limit: Annotated[
-        float | None,
-        Parameter(help="Stop after this many seconds and return the sizes done so far."),
-    ] = None,
+    search: Search = Search(),
     output: Annotated[
         Path | None,
+        DIRECTORIES,
         Parameter(name=["-o", "--output"], help="Write a plan directory, for TACOS_PLANS."),
     ] = None,
     to: Annotated[
         str,
+        Values(_executed, separator=","),
         Parameter(
             show_default=False,
             help="Also write files of these formats: msccl, mscclpp, or msccl,mscclpp.",
         ),
     ] = "",
-    target: Target = None,
-    any_order: AnyOrder = False,
+    wanted: Wanted = Wanted(),
     on: On = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
     """Find the best algorithm for each size of a range, and write them all to a plan directory.
 
     Example: tacos tune dgx-h100:2 all-reduce --sizes 1KB:4GB -o plans --to msccl,mscclpp
     """
     from tacos import library
+    from tacos.search.tune import check_formats
 
     others = [name for name in to.split(",") if name]
     if others and output is None:
@@ -277,33 +349,66 @@ def tune(
             library.Plans.load(output)  # what would only fail after the work fails before it
     check_formats(others)
     network = formats.network(topology)
-    wanted = asked_collective(network, collective, 1 << 20, "auto", group, root)
-    with workers_on(on) as executor, progress("tuning", quiet or as_json) as report:
+    members.collective(
+        network, collective, 1 << 20
+    )  # what would only fail after the work fails before it
+    with workers_on(on) as executor, progress("tuning", out.silent) as report:
         table = tacos.tune(
             network,
             collective,
             sizes,
-            group=None if group is None else wanted.parts[0].group.tolist(),
-            root=None if root is None else Nodes(network).npu(root, what="--root"),
+            group=members.members(network),
+            root=members.head(network),
             tolerance=tolerance,
-            seed=seed,
-            effort=int(effort) if effort.isdecimal() else effort,
-            time_limit=time_limit,
-            consistent=not any_order,
-            target=target,
             executor=executor,
             progress=report,
+            **search.arguments(),
+            **wanted.arguments(),
         )
     left_out = [] if output is None else table.save(output, to=others)
-    if as_json:
+    if out.as_json:
         print(json.dumps({"ranges": table.rows(), "left_out": left_out}, indent=2))
-    elif not quiet:
+    elif not out.quiet:
         print_table(ranges_table(f"{collective} on {topology}", table.rows()))
         for line in left_out:
             print(textwrap.fill(line, width()))
         if table.cut_short:
-            print(f"The search was cut short after {time_limit:g} s (--time-limit).")
+            print(f"The search was cut short after {search.time_limit:g} s (--time-limit).")
     return 0
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """What is compared, and how long it may take."""
+
+    engines: Annotated[
+        str | None,
+        replace(ENGINES, separator=","),
+        Parameter(help="Names separated by commas; all that apply by default."),
+    ] = None
+    beside: Annotated[
+        tuple[Path, ...],
+        Values(files=endings("Schedule", "Program")),
+        PLAIN,
+        Parameter(
+            name="--with",
+            help="Also compare an algorithm from a file: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
+        ),
+    ] = ()
+    seed: Seed = 0
+    time_limit: Annotated[
+        float, Parameter(help="Stop an engine after this many seconds per size.")
+    ] = 60.0
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a comparison."""
+        return {
+            "engines": self.engines.split(",") if self.engines else None,
+            "beside": {_short(path, self.beside): load_algorithm(path) for path in self.beside},
+            "seed": self.seed,
+            "time_limit": self.time_limit,
+        }
 
 
 @app.command
@@ -316,42 +421,16 @@ def compare(
         str | None,
         Parameter(help="Sizes from LOW to HIGH, doubling: 1KB:4GB; or by a factor: 1KB:4GB:4."),
     ] = None,
-    engines: Annotated[
-        str | None, Parameter(help="Names separated by commas; all that apply by default.")
-    ] = None,
-    beside: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            name="--with",
-            negative="",
-            show_default=False,
-            help="Also compare an algorithm from a file: MSCCL, MSCCL++, Chakra, SCCL, TE-CCL, …",
-        ),
-    ] = (),
+    candidates: Candidates = Candidates(),
     chunks: Chunks = "auto",
-    group: Group = None,
-    root: Root = None,
-    seed: Seed = 0,
-    time_limit: Annotated[
-        float, Parameter(help="Stop an engine after this many seconds per size.")
-    ] = 60.0,
-    csv: Annotated[Path | None, Parameter(help="Write all figures to this file.")] = None,
-    output: Annotated[
-        Path | None, Parameter(name=["-o", "--output"], help="Draw a chart as .svg, .png or .pdf.")
-    ] = None,
-    target: Target = None,
-    any_order: AnyOrder = False,
+    members: Members = Members(),
+    figures: Figures = Figures(),
+    wanted: Wanted = Wanted(),
     verbose: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Show all engines, and why some do not apply.",
-        ),
+        bool, PLAIN, Parameter(help="Show all engines, and why some do not apply.")
     ] = False,
     on: On = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: Output = Output(),
 ) -> int:
     """Compare all engines that apply, at one size or many, and verify every schedule.
 
@@ -361,43 +440,32 @@ def compare(
     """
     from tacos import view
 
-    for option, path in (("--csv", csv), ("--output", output)):
-        if path is not None:
-            check_folder(option, path)
-    if output is not None:
-        view.checked(output, what="--output")
     network = formats.network(topology)
     asked = [units.size_bytes(size) for size in sizes]
     if sweep is not None:
         asked += units.size_range(sweep, what="--sweep")
     if not asked:
         raise ValueError("SIZE is missing: give one or more, such as 64MB, or --sweep 1KB:4GB")
-    wanted = [
-        asked_collective(network, collective, size, chunks, group, root)
-        for size in sorted(set(asked))
+    problems = [
+        members.collective(network, collective, size, chunks) for size in sorted(set(asked))
     ]
-    names = engines.split(",") if engines else None
-    with workers_on(on) as executor, progress("comparing", quiet or as_json) as report:
+    with workers_on(on) as executor, progress("comparing", out.silent) as report:
         found = tacos.compare(
             network,
-            wanted,
-            engines=names,
-            beside={_short(path, beside): load_algorithm(path) for path in beside},
-            seed=seed,
-            time_limit=time_limit,
-            consistent=not any_order,
-            target=target,
+            problems,
             executor=executor,
             progress=report,
+            **candidates.arguments(),
+            **wanted.arguments(),
         )
-    result = found if len(wanted) > 1 else found.comparisons[0]
-    if csv is not None:
-        view.write_csv(result, csv)
-    if output is not None:
-        view.save(view.picture(result, topology), output)
-    if as_json:
+    result = found if len(problems) > 1 else found.comparisons[0]
+    if figures.csv is not None:
+        view.write_csv(result, figures.csv)
+    if figures.output is not None:
+        view.save(view.picture(result, topology), figures.output)
+    if out.as_json:
         print(json.dumps(result.rows(), indent=2))
-    elif not quiet:
+    elif not out.quiet:
         for table in view.comparison_tables(result, topology, width(), brief=not verbose):
             print_table(table)
         words = view.remarks(result, brief=not verbose)
@@ -416,28 +484,26 @@ def bound(
     chunks: Annotated[
         str, Parameter(help="Number of chunks per part; auto allows arbitrarily small chunks.")
     ] = "auto",
-    group: Group = None,
-    root: Root = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    members: Members = Members(),
+    out: Output = Output(),
 ) -> int:
     """Compute a time that no schedule can beat, and explain what limits it.
 
     Example: tacos bound dgx-h100:4 all-reduce 1GB
     """
     network = formats.network(topology)
-    wanted = asked_collective(network, collective, size, chunks, group, root)
-    with progress("bounding", quiet or as_json) as report:
-        best = tacos.bound(network, wanted, progress=report)
+    problem = members.collective(network, collective, size, chunks)
+    with progress("bounding", out.silent) as report:
+        best = tacos.bound(network, problem, progress=report)
     facts: dict[str, Any] = {"time_s": best.time_s}
     if best.time_ps:
-        facts["algbw_Bps"] = wanted.size_bytes / best.time_s
-        facts["busbw_Bps"] = facts["algbw_Bps"] * wanted.bus_factor
+        facts["algbw_Bps"] = problem.size_bytes / best.time_s
+        facts["busbw_Bps"] = facts["algbw_Bps"] * problem.bus_factor
     facts |= {"latency_s": best.latency_s, "bandwidth_s": best.bandwidth_s}
     facts |= {"exact": best.exact, "why": best.why}
-    if as_json:
+    if out.as_json:
         facts["cut"] = list(best.cut)
-    show(facts, "bound", as_json, quiet)
+    out.show(facts, "bound")
     return 0
 
 
@@ -448,19 +514,6 @@ def _check_target(path: Path) -> None:
             f"--output is {path}, but this format cannot hold a schedule; use .tacos, .xml or .json"
         )
     check_folder("--output", path)
-
-
-def _served(plan: Path | None, least: str, most: str | None) -> tuple[int, int | None]:
-    """Return the range of sizes of a plan."""
-    if plan is None and (least != "0B" or most is not None):
-        raise ValueError("--min-bytes and --max-bytes need a plan directory: add --plan DIR")
-    if plan is not None and plan.exists() and not plan.is_dir():
-        raise ValueError(f"--plan is {plan}, which is not a directory")
-    low = 0 if least in ("0B", "0") else units.size_bytes(least, what="--min-bytes")
-    high = None if most is None else units.size_bytes(most, what="--max-bytes")
-    if high is not None and high < low:
-        raise ValueError(f"--max-bytes is {most}, below --min-bytes, which is {least}")
-    return low, high
 
 
 def _short(path: Path, others: tuple[Path, ...]) -> str:

@@ -1,328 +1,614 @@
-"""The command that predicts training steps: train."""
+"""The commands that predict training steps: train, and its commands search, sweep and scaling."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from tacos import formats, training, units
 from tacos._core import Topology
-from tacos.cli.app import Json, Network, On, Quiet, app, check_folder, warn, workers_on
+from tacos.cli.app import verb, warn, workers_on
+from tacos.cli.options import (
+    ENGINES,
+    NETWORKS,
+    PLAIN,
+    Figures,
+    Network,
+    On,
+    Output,
+    Seed,
+    Values,
+    check_folder,
+    offered,
+)
 from tacos.cli.viewing import check_page
 from tacos.cli.workloads import check_timeline
 from tacos.console import print_table, progress, width
 from tacos.nodes import Nodes
 from tacos.simulate import Straggler
-from tacos.training import Parallelism, Step, Transformer
-from tacos.training.astra import described
+from tacos.training import Parallelism, Transformer
 from tacos.training.devices import DEVICES
-from tacos.view import (
-    checked,
-    save,
-    scaling_picture,
-    scaling_table,
-    step_picture,
-    step_table,
-    sweep_table,
-    write_step_page,
-    write_steps,
-)
+from tacos.training.parallelism import RECOMPUTE, SCHEDULES
 
+if TYPE_CHECKING:
+    from tacos.training import Step
+
+train = verb("train")
+
+_DISTURBANCES = Group("Disturbances", sort_key=3)
 _MANY = 200
 """Parallelisms beyond which a search starts a process per core."""
-_COLLECTIVES = "nccl,auto,free"
+_Degree = int | None
 _Flag = Annotated[bool | None, Parameter(show_default=False)]
+_Model = Annotated[
+    str,
+    Values(lambda: training.MODELS, lambda: (".yaml", ".yml", ".json")),
+    Parameter(help="A name such as llama3-405b, a YAML file, or a Hugging Face config.json."),
+]
+_Oversubscribe = Annotated[bool, PLAIN, Parameter(help="Accept steps that do not fit into memory.")]
+_Faults = Annotated[
+    tuple[str, ...],
+    PLAIN,
+    Parameter(
+        help="A dead link, or a slow one with slowdown=: link=0-1,slowdown=4. Names work too, both=yes takes both directions, "
+        "npu=3 all links of an NPU, nic=3 its links out of the box. May be repeated.",
+    ),
+]
 
 
-@app.command
-def train(
-    model: Annotated[
-        str,
-        Parameter(help="A name such as llama3-405b, a YAML file, or a Hugging Face config.json."),
-    ],
-    topology: Network,
-    /,
-    *,
-    tp: Annotated[int | None, Parameter(help="Tensor parallelism.")] = None,
-    pp: Annotated[int | None, Parameter(help="Pipeline stages.")] = None,
-    dp: Annotated[
-        int | None, Parameter(help="Replicas; follows from the others by default.")
-    ] = None,
-    cp: Annotated[int | None, Parameter(help="Context parallelism.")] = None,
-    ep: Annotated[int | None, Parameter(help="Expert parallelism.")] = None,
-    vp: Annotated[int | None, Parameter(help="Virtual stages per pipeline stage.")] = None,
+@Parameter(name="*", group=Group("Parallelism", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How the model and the batch are split."""
+
+    tp: Annotated[_Degree, Parameter(help="Tensor parallelism.")] = None
+    pp: Annotated[_Degree, Parameter(help="Pipeline stages.")] = None
+    dp: Annotated[_Degree, Parameter(help="Replicas; follows from the others by default.")] = None
+    cp: Annotated[_Degree, Parameter(help="Context parallelism.")] = None
+    ep: Annotated[_Degree, Parameter(help="Expert parallelism.")] = None
+    vp: Annotated[_Degree, Parameter(help="Virtual stages per pipeline stage.")] = None
     batch: Annotated[
-        int | None,
-        Parameter(
-            help="Sequences per step; by default one micro-batch per replica. Required with --search and --sweep."
-        ),
-    ] = None,
-    microbatch: Annotated[int | None, Parameter(help="Sequences per pass.")] = None,
-    recompute: Annotated[str | None, Parameter(help="none, selective, alternate or full.")] = None,
+        int | None, Parameter(help="Sequences per step; one micro-batch per replica by default.")
+    ] = None
+    microbatch: Annotated[int | None, Parameter(help="Sequences per pass.")] = None
+    recompute: Annotated[
+        str | None, offered(*RECOMPUTE), Parameter(help=f"{', '.join(RECOMPUTE)}.")
+    ] = None
     zero: Annotated[
-        int | None, Parameter(help="ZeRO stage 0 to 3; 3 is FSDP. 1 by default.")
-    ] = None,
+        int | None,
+        offered("0", "1", "2", "3"),
+        Parameter(help="ZeRO stage 0 to 3; 3 is FSDP. 1 by default."),
+    ] = None
     schedule: Annotated[
-        str | None, Parameter(help="1f1b, gpipe, interleaved or zero-bubble.")
-    ] = None,
+        str | None, offered(*SCHEDULES), Parameter(help=f"{', '.join(SCHEDULES)}.")
+    ] = None
     order: Annotated[
         str | None,
         Parameter(help=f"Order in which NPUs are assigned to groups; {training.ORDER} by default."),
-    ] = None,
+    ] = None
     sequence_parallel: Annotated[
         _Flag, Parameter(help="Split norms along the sequence; with tensor parallelism by default.")
-    ] = None,
+    ] = None
     overlap_gradients: Annotated[
         _Flag, Parameter(help="Sum gradients during the backward pass; the default.")
-    ] = None,
+    ] = None
     overlap_parameters: Annotated[
         _Flag, Parameter(help="Gather parameters during the next forward pass; the default.")
-    ] = None,
+    ] = None
     overlap_tensor: Annotated[
         _Flag, Parameter(help="Cut tensor-parallel communication into pieces that overlap.")
-    ] = None,
+    ] = None
+
+    def given(self, *without: str) -> dict[str, Any]:
+        """Return the options that were given, by their names in a parallelism."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {k: v for k, v in named.items() if v is not None and k not in without}
+
+    def on(self, model: training.Model, npus: int, **instead: Any) -> Parallelism:
+        """Return the parallelism that was asked for, with the defaults of the command."""
+        given = self.given(*instead) | {k: v for k, v in instead.items() if v is not None}
+        usual: dict[str, Any] = {
+            "zero": 1,
+            "sequence_parallel": given.get("tp", 1) > 1 and isinstance(model, Transformer),
+            "overlap_gradients": True,
+            "overlap_parameters": True,
+        }
+        stages = given.get("pp", 1) * given.get("vp", 1)
+        if model.layers % stages and not (model.layers + 2) % stages:
+            usual["count_embedding"] = (
+                True  # as Llama 3.1 405B: 126 layers and 2 in 64 virtual stages
+            )
+        return Parallelism(**usual | given).on(npus)
+
+
+def _collectives() -> list[str]:
+    """Return the ways to run collectives."""
+    return ["nccl", "free", *ENGINES.words()]
+
+
+@Parameter(name="*", group=Group("Device and software", sort_key=2))
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What computes and communicates, and how closely that is modelled."""
+
     device: Annotated[
         str | None,
+        offered(*DEVICES, files=(".yaml", ".yml", ".json")),
         Parameter(
-            help=f"{', '.join(DEVICES)}, or a file that tacos probe --device wrote; by default the device that the network's name implies."
+            help=f"{', '.join(DEVICES)}, or a file that tacos probe device wrote; by default the device that the network's name implies."
         ),
-    ] = None,
-    dtype: Annotated[str, Parameter(help="Type of matrix products: bf16, fp8, …")] = "bf16",
+    ] = None
+    dtype: Annotated[
+        str,
+        offered(*training.DTYPES),
+        Parameter(help="Type of matrix products: bf16, fp8, …"),
+    ] = "bf16"
     software: Annotated[
-        str, Parameter(help=f"Software stack to model: {', '.join(training.SOFTWARE)}.")
-    ] = "current",
+        str,
+        offered(*training.SOFTWARE),
+        Parameter(help=f"Software stack to model: {', '.join(training.SOFTWARE)}."),
+    ] = "current"
     collectives: Annotated[
         str,
+        Values(_collectives, separator=","),
         Parameter(
             help="What to compare, separated by commas: nccl, auto (synthesized), an engine, a directory of tuned "
             "algorithms, free (no time at all)."
         ),
-    ] = _COLLECTIVES,
+    ] = "nccl,auto,free"
     fidelity: Annotated[
         str,
+        offered("folded", "exact", "astra"),
         Parameter(
             help="folded: one NPU of each pipeline stage; exact: every NPU and every transfer, for small jobs; astra: the same "
             "under ASTRA-sim's rules."
         ),
-    ] = "folded",
-    fault: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="A dead link, or a slow one with slowdown=: link=0-1,slowdown=4. Names work too, both=yes takes both directions, "
-            "npu=3 all links of an NPU, nic=3 its links out of the box. May be repeated.",
-            negative="",
-            show_default=False,
-        ),
-    ] = (),
-    straggler: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="An NPU that computes more slowly: npu=3,slowdown=1.5. May be repeated.",
-            negative="",
-            show_default=False,
-        ),
-    ] = (),
+    ] = "folded"
+
+    @property
+    def names(self) -> list[str]:
+        """The ways to run collectives."""
+        found = [name for name in self.collectives.split(",") if name]
+        if not found:
+            raise ValueError("--collectives must name at least one, such as nccl")
+        return found
+
+    def arguments(self, spec: str) -> dict[str, Any]:
+        """Return the arguments of every prediction on a network with this name."""
+        device = self.device or _device_of(spec)
+        return {"device": device, "dtype": self.dtype, "software": self.software}
+
+
+@Parameter(name="*", group=_DISTURBANCES)
+@dataclass(frozen=True, kw_only=True)
+class Jitter:
+    """Passes whose durations vary."""
+
     jitter: Annotated[
         float, Parameter(help="Standard deviation of the duration of passes, as a share: 0.05.")
-    ] = 0.0,
-    seed: Annotated[int, Parameter(help="Random seed of the jitter.")] = 0,
-    sweep: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Values to try, such as tp=1,2,4,8 pp=1,2,4; the fastest come first.",
-        ),
-    ] = None,
-    search: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Try all parallelisms that fit; the fastest come first.",
-        ),
-    ] = False,
-    top: Annotated[int, Parameter(help="Rows to print of a sweep or a search.")] = 10,
-    scaling: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Further networks, such as dgx-h100:2 dgx-h100:4: the same job with more replicas, as a table and with --chart as "
-            "curves.",
-        ),
-    ] = None,
-    weak: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="With --scaling, let the batch grow with the number of NPUs.",
-        ),
-    ] = False,
-    what_if: Annotated[
-        list[str] | None,
-        Parameter(
-            negative="",
-            help="Also predict the step on a changed network or device: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, "
-            "memory=2x, a-b=0.1x, device=h200; separate several changes by commas. May be repeated.",
-        ),
-    ] = None,
-    oversubscribe: Annotated[
-        bool,
-        Parameter(
-            negative="", show_default=False, help="Accept steps that do not fit into memory."
-        ),
-    ] = False,
-    chart: Annotated[
-        Path | None, Parameter(help="Draw where the time goes, as .svg, .png or .pdf.")
-    ] = None,
-    csv: Annotated[Path | None, Parameter(help="Write all figures as a table.")] = None,
+    ] = 0.0
+    seed: Seed = 0
+
+
+@Parameter(name="*", group=_DISTURBANCES)
+@dataclass(frozen=True, kw_only=True)
+class Disturbances(Jitter):
+    """What is slow or broken during the step."""
+
+    fault: _Faults = ()
+    straggler: Annotated[
+        tuple[str, ...],
+        PLAIN,
+        Parameter(help="An NPU that computes more slowly: npu=3,slowdown=1.5. May be repeated."),
+    ] = ()
+
+    def arguments(self, network: Topology) -> dict[str, Any]:
+        """Return the arguments of a prediction; faults are part of the network."""
+        slow = {}
+        for text in self.straggler:
+            one = Straggler.parse(text)
+            if units.time_ps(one.late):
+                raise ValueError(
+                    f"--straggler takes npu and slowdown in a training step; got {text!r}"
+                )
+            slow[Nodes(network).npu(one.npu)] = one.slowdown
+        return {"stragglers": slow, "jitter": self.jitter, "seed": self.seed}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Files(Figures):
+    """Files that show one step."""
+
     timeline: Annotated[
         Path | None,
+        offered(files=(".json", ".json.gz", ".csv")),
         Parameter(
             help="Write when each rank computes and communicates: .json for Perfetto, .json.gz or .csv. Shows the first of --collectives."
         ),
-    ] = None,
+    ] = None
     export: Annotated[
         str | None,
         Parameter(
             help="Write the step for ASTRA-sim, with its algorithms, to files with this prefix: the synthesized one (auto) if "
             "--collectives has it, else the first."
         ),
-    ] = None,
+    ] = None
     html: Annotated[
         Path | None,
+        offered(files=(".html",)),
         Parameter(
             help="Write a page that shows the step over time, ranks and their streams, and its collectives."
         ),
-    ] = None,
-    on: On = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse files that cannot be written, before the work."""
+        super().__post_init__()
+        if self.timeline is not None:
+            check_timeline("--timeline", self.timeline)
+        if self.export is not None:
+            check_folder("--export", Path(self.export))
+        if self.html is not None:
+            check_page("--html", self.html)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """How parallelisms are tried, and how many of them are printed."""
+
+    top: Annotated[int, Parameter(help="Rows to print.")] = 10
+    on: On = None
+
+    def __post_init__(self) -> None:
+        """Refuse a table without rows."""
+        if self.top < 1:
+            raise ValueError(f"--top must be a positive number; got {self.top}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A model on a network, and how its steps are predicted."""
+
+    model: training.Model
+    spec: str
+    network: Topology
+    machine: Machine
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: str, spec: str, machine: Machine, faults: tuple[str, ...] = ()) -> _Job:
+        wanted = training.model(model)
+        network = formats.network(spec)
+        arguments = machine.arguments(spec)
+        if faults:
+            network = training.disturbed(network, faults)
+        return cls(wanted, spec, network, machine, arguments)
+
+    @property
+    def title(self) -> str:
+        return f"{self.model.name} on {self.spec}"
+
+    def steps(
+        self, split: Parallelism, out: Output, *, changes: tuple[str, ...] = (), **more: Any
+    ) -> dict[str, Step]:
+        """Return the step for each way to run its collectives, as it is and changed."""
+        names = self.machine.names
+        tasks = [(name, "") for name in names]
+        tasks += [(name, change) for change in changes for name in names if name != "free"]
+        steps = {}
+        with progress("predicting", out.silent) as report:
+            for done, (name, change) in enumerate(tasks):
+                where, device = training.changed(self.network, self.arguments["device"], change)
+                steps[f"{name}, {change}" if change else name] = training.step(
+                    self.model,
+                    split,
+                    where,
+                    **self.arguments | more | {"device": device},
+                    collectives=name,
+                    fidelity=self.machine.fidelity,
+                )
+                report((done + 1) / len(tasks))
+        return steps
+
+    def show(self, steps: dict[str, Step], split: Parallelism) -> None:
+        """Print where the time goes, and what better collectives gain."""
+        from tacos import view
+
+        how = f"{self.arguments['device']}, {self.machine.dtype}"
+        print_table(view.step_table(steps, f"{self.title}: {_words(split)}, {how}"))
+        print(_verdict(steps))
+
+    def remark(self) -> None:
+        """Say which device was assumed."""
+        if self.machine.device is None:
+            warn(f"assuming {self.arguments['device']} (--device)")
+
+
+@train.default
+def step(
+    model: _Model,
+    topology: Network,
+    /,
+    *,
+    what_if: Annotated[
+        tuple[str, ...],
+        PLAIN,
+        Parameter(
+            help="Also predict the step on a changed network or device: nic=2x, box=2x, links=2x, latency=0.5x, compute=2x, "
+            "memory=2x, a-b=0.1x, device=h200; separate several changes by commas. May be repeated.",
+        ),
+    ] = (),
+    oversubscribe: _Oversubscribe = False,
+    files: Files = Files(),
+    split: Split = Split(),
+    machine: Machine = Machine(),
+    disturbances: Disturbances = Disturbances(),
+    out: Output = Output(),
 ) -> int:
     """Predict a training step: how long it takes, where the time goes, and what better collectives gain.
 
     Example: tacos train llama3-405b dgx-h100:256 --tp 8 --pp 8 --vp 8 --cp 2 --batch 1152
     """
-    for option, path in (("--chart", chart), ("--csv", csv)):
-        if path is not None:
-            check_folder(option, path)
-    if chart is not None:
-        checked(chart, what="--chart")
-    if timeline is not None:
-        check_timeline("--timeline", timeline)
-    if export is not None:
-        check_folder("--export", Path(export))
-    if html is not None:
-        check_page("--html", html)
-    if top < 1:
-        raise ValueError(f"--top must be a positive number; got {top}")
-    wanted = training.model(model)
-    network = formats.network(topology)
-    chosen = device or _device_of(topology)
-    names = [name for name in collectives.split(",") if name]
-    if not names:
-        raise ValueError("--collectives must name at least one, such as nccl")
-    given = {
-        name: value
-        for name, value in {
-            "tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "vp": vp, "microbatch": microbatch, "recompute": recompute,
-            "zero": zero, "schedule": schedule, "order": order, "sequence_parallel": sequence_parallel,
-            "overlap_gradients": overlap_gradients, "overlap_parameters": overlap_parameters, "overlap_tensor": overlap_tensor,
-        }.items()
-        if value is not None
-    }  # fmt: skip
-    how: dict[str, Any] = {"device": chosen, "dtype": dtype, "software": software}
-    network = training.disturbed(network, fault) if fault else network
-    if export is not None:
-        described(network)  # before the work
-    trouble = {"stragglers": _stragglers(network, straggler), "jitter": jitter, "seed": seed}
-    silent = quiet or as_json
-    if scaling:
-        if sweep or search or what_if or timeline or export or fault or straggler:
-            raise ValueError(
-                "--scaling goes with one job on several networks: leave out --sweep, --search, --what-if, --fault, --straggler, "
-                "--timeline and --export"
-            )
-        how |= {
-            "oversubscribe": oversubscribe,
-            "fidelity": fidelity,
-            "jitter": jitter,
-            "seed": seed,
-        }
-        curves = _curves(wanted, [topology, *scaling], given, batch, weak, names, how, silent)
-        return _show_scaling(wanted.name, [topology, *scaling], curves, chart, csv, as_json, quiet)
-    if weak:
-        raise ValueError("--weak needs --scaling")
-    ranking = None
-    if on is not None and not (sweep or search):
-        raise ValueError("--on is for --sweep and --search; one step takes milliseconds")
-    if sweep or search:
-        ranking = _ranked(
-            wanted, network, batch, given, sweep or [], search, names[0], how, on, silent
-        )
-        if not ranking.steps:
-            raise ValueError(f"none of {ranking.tried:,} parallelisms fits: {ranking.refused}")
-        split = ranking[0].parallel
-    else:
-        split = _split(wanted, network.npus, given, batch)
-    steps: dict[str, Step] = {}
-    tasks = [(name, "") for name in names]
-    tasks += [(name, change) for change in what_if or [] for name in names if name != "free"]
-    with progress("predicting", silent) as report:
-        for done, (name, change) in enumerate(tasks):
-            where, what = training.changed(network, chosen, change)
-            label = f"{name}, {change}" if change else name
-            steps[label] = training.step(
-                wanted, split, where, **how | trouble | {"device": what}, collectives=name, oversubscribe=oversubscribe,
-                fidelity=fidelity,
-            )  # fmt: skip
-            report((done + 1) / len(tasks))
-    if csv is not None:
-        write_steps(csv, steps if ranking is None else ranking.steps)
-    if chart is not None:
-        save(step_picture(steps, f"{wanted.name} on {topology}, batch {split.batch}"), chart)
-    if timeline is not None:
-        steps[names[0]].timeline.save(timeline)
-    said = []
-    if export is not None:
-        said = training.export(steps["auto" if "auto" in steps else names[0]], export)
-    if html is not None:
-        with progress("drawing", silent) as report:
-            name, one = next(iter(steps.items()))
-            title = f"step of {wanted.name} on {topology}, {name}"
-            write_step_page(html, one, title=title, progress=report)
-    if as_json:
+    job = _Job.of(model, topology, machine, disturbances.fault)
+    if files.export is not None:
+        from tacos.training.astra import described
+
+        described(job.network)  # before the work
+    parallel = split.on(job.model, job.network.npus)
+    steps = job.steps(
+        parallel,
+        out,
+        changes=what_if,
+        oversubscribe=oversubscribe,
+        **disturbances.arguments(job.network),
+    )
+    said = _written(files, job, steps, out)
+    if out.as_json:
         found = {label: one.summary() for label, one in steps.items()}
-        facts: dict[str, Any] = {"steps": found, "gain": _gain(steps)}
-        if ranking is not None:
-            facts |= {"tried": ranking.tried, "too_large": ranking.too_large}
-            facts["ranking"] = ranking.rows()[:top]
+        print(json.dumps({"steps": found, "gain": _gain(steps)}, indent=2))
+    elif not out.quiet:
+        job.show(steps, parallel)
+        if files.export is not None:
+            print(f"written for ASTRA-sim to {files.export}.*")
+        for sentence in said:
+            warn(sentence)
+        job.remark()
+    return 0
+
+
+def _written(files: Files, job: _Job, steps: dict[str, Step], out: Output) -> list[str]:
+    """Write the files of a step; return what to say about those for ASTRA-sim."""
+    from tacos import view
+
+    name, first = next(iter(steps.items()))
+    if files.csv is not None:
+        view.write_steps(files.csv, steps)
+    if files.output is not None:
+        title = f"{job.title}, batch {first.parallel.batch}"
+        view.save(view.step_picture(steps, title), files.output)
+    if files.timeline is not None:
+        first.timeline.save(files.timeline)
+    said = []
+    if files.export is not None:
+        said = training.export(steps.get("auto", first), files.export)
+    if files.html is not None:
+        with progress("drawing", out.silent) as report:
+            title = f"step of {job.title}, {name}"
+            view.write_step_page(files.html, first, title=title, progress=report)
+    return said
+
+
+_Restricted = Annotated[
+    str,
+    Values(lambda: [f"{one.name}=" for one in fields(Split) if one.name != "batch"]),
+    Parameter(help="Values to try, such as tp=1,2,4,8 pp=1,2,4."),
+]
+
+
+@train.command
+def search(
+    model: _Model,
+    topology: Network,
+    /,
+    *values: _Restricted,
+    fault: _Faults = (),
+    table: Table = Table(),
+    figures: Figures = Figures(),
+    split: Split = Split(),
+    machine: Machine = Machine(),
+    out: Output = Output(),
+) -> int:
+    """Try all parallelisms that suit the model and the network; the fastest that fit into memory come first.
+
+    Options and VALUES restrict the search. --batch is required.
+
+    Example: tacos train search llama3-70b dgx-h100:8 --batch 256 --tp 8
+    """
+    job = _Job.of(model, topology, machine, fault)
+    return _ranked(job, split, split.given("batch") | _choices(values), table, figures, out)
+
+
+@train.command
+def sweep(
+    model: _Model,
+    topology: Network,
+    /,
+    *values: _Restricted,
+    fault: _Faults = (),
+    table: Table = Table(),
+    figures: Figures = Figures(),
+    split: Split = Split(),
+    machine: Machine = Machine(),
+    out: Output = Output(),
+) -> int:
+    """Try the parallelisms that VALUES list; the fastest that fit into memory come first.
+
+    What is neither listed nor given as an option has its default. --batch is required.
+
+    Example: tacos train sweep llama3-8b dgx-h100:2 tp=1,2,4,8 pp=1,2 --batch 64
+    """
+    if not values:
+        raise ValueError("VALUES is missing: list what to try, such as tp=1,2,4 pp=1,2")
+    job = _Job.of(model, topology, machine, fault)
+    usual: dict[str, Any] = dict.fromkeys(("tp", "pp", "cp", "ep", "vp", "microbatch"), 1)
+    usual |= {"recompute": "none", "zero": 1}
+    choices = usual | split.given("batch") | _choices(values)
+    return _ranked(job, split, choices, table, figures, out)
+
+
+def _ranked(
+    job: _Job,
+    split: Split,
+    choices: dict[str, Any],
+    table: Table,
+    figures: Figures,
+    out: Output,
+) -> int:
+    """Try parallelisms, and show the fastest ones and where the time of the fastest goes."""
+    from tacos import view
+
+    if split.batch is None:
+        raise ValueError("--batch is missing: a search over parallelisms needs it")
+    names = job.machine.names
+    tried = training.parallelisms(job.model, job.network, batch=split.batch, **choices)
+    where = "processes" if table.on is None and len(tried) >= _MANY else table.on
+    with (
+        progress(f"{len(tried):,} parallelisms", out.silent) as report,
+        workers_on(where) as executor,
+    ):
+        ranking = training.search(
+            job.model,
+            job.network,
+            batch=split.batch,
+            candidates=tried,
+            collectives=names[0],
+            executor=executor,
+            progress=report,
+            **job.arguments,
+        )
+    if not ranking.steps:
+        raise ValueError(f"none of {ranking.tried:,} parallelisms fits: {ranking.refused}")
+    best = ranking[0].parallel
+    steps = job.steps(best, out)
+    if figures.csv is not None:
+        view.write_steps(figures.csv, ranking.steps)
+    if figures.output is not None:
+        title = f"{job.title}, batch {split.batch}"
+        view.save(view.step_picture(steps, title), figures.output)
+    if out.as_json:
+        found = {label: one.summary() for label, one in steps.items()}
+        facts = {"steps": found, "gain": _gain(steps), "tried": ranking.tried}
+        facts |= {"too_large": ranking.too_large, "ranking": ranking.rows()[: table.top]}
         print(json.dumps(facts, indent=2))
-        return 0
-    if quiet:
-        return 0
-    if ranking is not None:
-        shown = f"{wanted.name} on {topology}"
-        print_table(sweep_table(ranking.steps, shown, limit=top, width=width()))
+    elif not out.quiet:
+        print_table(view.sweep_table(ranking.steps, job.title, limit=table.top, width=width()))
         fits = f"{len(ranking):,} of {ranking.tried:,} parallelisms fit into memory"
         print(f"{fits}; the fastest one:\n")
-    print_table(
-        step_table(steps, f"{wanted.name} on {topology}: {_words(split)}, {chosen}, {dtype}")
-    )
-    print(_verdict(steps))
-    if export is not None:
-        print(f"written for ASTRA-sim to {export}.*")
-    for sentence in said:
-        warn(sentence)
-    if device is None:
-        warn(f"assuming {chosen} (--device)")
+        job.show(steps, best)
+        job.remark()
+    return 0
+
+
+def _choices(words: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return the values to try of each field of a parallelism."""
+    return dict(_choice(word) for word in words)
+
+
+def _choice(text: str) -> tuple[str, list[Any]]:
+    name, sign, values = text.partition("=")
+    known = {one.name: one.type for one in fields(Split) if one.name != "batch"}
+    if sign and name not in known:
+        raise ValueError(f"VALUES has the unknown name {name!r}; use one of {', '.join(known)}")
+    if not sign or not values:
+        raise ValueError(f"VALUES takes name=value,value such as tp=1,2,4; got {text!r}")
+    usual = getattr(Parallelism(), name)
+    return name, [_value(name, word, type(usual)) for word in values.split(",")]
+
+
+def _value(name: str, word: str, kind: type) -> Any:
+    if kind is bool:
+        if word not in ("yes", "no"):
+            raise ValueError(f"VALUES takes yes or no for {name}; got {word!r}")
+        return word == "yes"
+    if kind is int and not re.fullmatch(r"\d+", word):
+        raise ValueError(f"VALUES takes whole numbers for {name}; got {word!r}")
+    return kind(word)
+
+
+@train.command
+def scaling(
+    model: _Model,
+    topology: Network,
+    /,
+    *others: Annotated[
+        str, NETWORKS, Parameter(help="Further networks, such as dgx-h100:4 dgx-h100:8.")
+    ],
+    weak: Annotated[
+        bool, PLAIN, Parameter(help="Let the batch grow with the number of NPUs.")
+    ] = False,
+    oversubscribe: _Oversubscribe = False,
+    figures: Figures = Figures(),
+    split: Split = Split(),
+    machine: Machine = Machine(),
+    jitter: Jitter = Jitter(),
+    out: Output = Output(),
+) -> int:
+    """Predict the same job with more replicas on several networks, as a table and with -o as curves.
+
+    Example: tacos train scaling llama3-8b dgx-h100:2 dgx-h100:4 dgx-h100:8 --tp 2 --batch 512
+    """
+    if not others:
+        raise ValueError("OTHERS is missing: give at least two networks")
+    from tacos import view
+
+    first = _Job.of(model, topology, machine)
+    alike = replace(machine, device=first.arguments["device"])
+    jobs = [first, *(_Job.of(model, spec, alike) for spec in others)]
+    parallel = split.on(first.model, first.network.npus)
+    more: dict[str, Any] = {
+        "oversubscribe": oversubscribe,
+        "jitter": jitter.jitter,
+        "seed": jitter.seed,
+    }
+    curves: dict[str, list[Step]] = {name: [] for name in machine.names}
+    quietly = replace(out, quiet=True)
+    with progress("predicting", out.silent) as report:
+        for done, job in enumerate(jobs):
+            npus = job.network.npus
+            # Parts of a batch are for the check to refuse.
+            batch = parallel.batch * npus // parallel.npus if weak else parallel.batch
+            free = {"dp": None} if done else {}
+            try:
+                steps = job.steps(split.on(job.model, npus, batch=batch, **free), quietly, **more)
+            except ValueError as error:
+                raise ValueError(f"{job.spec}: {error}") from None
+            for name, one in steps.items():
+                curves[name].append(one)
+            report((done + 1) / len(jobs))
+    flat = {
+        f"{how}, {job.spec}": one
+        for how, steps_of in curves.items()
+        for job, one in zip(jobs, steps_of, strict=True)
+    }
+    name = first.model.name
+    if figures.csv is not None:
+        view.write_steps(figures.csv, flat)
+    if figures.output is not None:
+        view.save(view.scaling_picture(curves, f"{name}: {_words(parallel)}"), figures.output)
+    if out.as_json:
+        found = {label: one.summary() for label, one in flat.items()}
+        print(json.dumps({"scaling": found}, indent=2))
+    elif not out.quiet:
+        title = f"{name}: step, and speed per NPU against the first network"
+        print_table(view.scaling_table([job.spec for job in jobs], curves, title))
+        first.remark()
     return 0
 
 
@@ -336,160 +622,6 @@ def _device_of(spec: str) -> str:
     raise ValueError(
         f"--device is missing, and {spec} does not imply one; use one of {', '.join(DEVICES)}"
     )
-
-
-def _stragglers(network: Topology, given: tuple[str, ...]) -> dict[int, float]:
-    found = {}
-    for text in given:
-        one = Straggler.parse(text)
-        if units.time_ps(one.late):
-            raise ValueError(f"--straggler takes npu and slowdown in a training step; got {text!r}")
-        found[Nodes(network).npu(one.npu)] = one.slowdown
-    return found
-
-
-def _split(
-    model: training.Model, npus: int, given: dict[str, Any], batch: int | None
-) -> Parallelism:
-    """Return the parallelism that was asked for, with the defaults of the command."""
-    usual: dict[str, Any] = {
-        "zero": 1,
-        "sequence_parallel": given.get("tp", 1) > 1 and isinstance(model, Transformer),
-        "overlap_gradients": True,
-        "overlap_parameters": True,
-    }
-    stages = given.get("pp", 1) * given.get("vp", 1)
-    if model.layers % stages and not (model.layers + 2) % stages:
-        usual["count_embedding"] = True  # as Llama 3.1 405B: 126 layers and 2 in 64 virtual stages
-    return Parallelism(**usual | given | ({} if batch is None else {"batch": batch})).on(npus)
-
-
-def _curves(
-    model: training.Model,
-    specs: list[str],
-    given: dict[str, Any],
-    batch: int | None,
-    weak: bool,
-    names: list[str],
-    how: dict[str, Any],
-    silent: bool,
-) -> dict[str, list[Step]]:
-    """Return the step on each network, for each way to run its collectives."""
-    networks = [formats.network(spec) for spec in specs]
-    first = _split(model, networks[0].npus, given, batch)
-    curves: dict[str, list[Step]] = {name: [] for name in names}
-    free = {name: value for name, value in given.items() if name != "dp"}
-    with progress("predicting", silent) as report:
-        for done, (spec, network) in enumerate(zip(specs, networks, strict=True)):
-            # Parts of a batch are for the check to refuse.
-            size = first.batch * network.npus // first.npus if weak else first.batch
-            try:
-                split = _split(model, network.npus, free if done else given, size)
-                for name in names:
-                    curves[name].append(
-                        training.step(model, split, network, **how, collectives=name)
-                    )
-            except ValueError as error:
-                raise ValueError(f"{spec}: {error}") from None
-            report((done + 1) / len(specs))
-    return curves
-
-
-def _show_scaling(
-    name: str,
-    specs: list[str],
-    curves: dict[str, list[Step]],
-    chart: Path | None,
-    csv: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> int:
-    flat = {
-        f"{how}, {spec}": one
-        for how, steps in curves.items()
-        for spec, one in zip(specs, steps, strict=True)
-    }
-    if csv is not None:
-        write_steps(csv, flat)
-    if chart is not None:
-        save(
-            scaling_picture(curves, f"{name}: {_words(curves[next(iter(curves))][0].parallel)}"),
-            chart,
-        )
-    if as_json:
-        print(
-            json.dumps({"scaling": {label: one.summary() for label, one in flat.items()}}, indent=2)
-        )
-    elif not quiet:
-        print_table(
-            scaling_table(
-                specs, curves, f"{name}: step, and speed per NPU against the first network"
-            )
-        )
-    return 0
-
-
-def _ranked(
-    model: training.Model,
-    network: Topology,
-    batch: int | None,
-    given: dict[str, Any],
-    sweep: list[str],
-    everything: bool,
-    collectives: str,
-    how: dict[str, Any],
-    on: str | None,
-    silent: bool,
-) -> training.Ranking:
-    if batch is None:
-        raise ValueError("--batch is missing; --search and --sweep need it")
-    choices: dict[str, Any] = dict(given)
-    for one in sweep:
-        name, values = _swept(one)
-        choices[name] = values
-    if not everything:  # a sweep varies what it names
-        usual = {
-            "tp": 1,
-            "pp": 1,
-            "cp": 1,
-            "ep": 1,
-            "vp": 1,
-            "microbatch": 1,
-            "recompute": "none",
-            "zero": 1,
-        }
-        choices = usual | choices
-        if "dp" in choices and "tp" not in given:
-            del choices["dp"]
-    tried = training.parallelisms(model, network, batch=batch, **choices)
-    with progress(f"{len(tried):,} parallelisms", silent) as report:
-        ask: dict[str, Any] = {
-            "batch": batch,
-            "candidates": tried,
-            "progress": report,
-            "collectives": collectives,
-        }
-        where = "processes" if on is None and len(tried) >= _MANY else on
-        with workers_on(where) as executor:
-            return training.search(model, network, **how, **ask, executor=executor)
-
-
-def _swept(text: str) -> tuple[str, list[Any]]:
-    name, sign, values = text.partition("=")
-    known = {one.name: one.type for one in fields(Parallelism)}
-    if sign and name not in known:
-        raise ValueError(f"unknown --sweep name {name!r}; use one of {', '.join(known)}")
-    if not sign or not values:
-        raise ValueError(f"--sweep takes name=value,value such as tp=1,2,4; got {text!r}")
-    words = values.split(",")
-    if known[name] == "int":
-        wrong = [word for word in words if not re.fullmatch(r"\d+", word)]
-        if wrong:
-            raise ValueError(f"--sweep {name} takes whole numbers; got {wrong[0]!r}")
-        return name, [int(word) for word in words]
-    if known[name] == "bool":
-        return name, [word in ("yes", "true", "on", "1") for word in words]
-    return name, words
 
 
 def _words(split: Parallelism) -> str:

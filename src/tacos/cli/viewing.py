@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 import tacos
-from tacos import formats
-from tacos._core import Program, Schedule, Topology, Workload
-from tacos.cli.app import (
-    Json,
-    Quiet,
-    algorithm_in,
-    app,
-    check_folder,
-    lifted,
-    load_algorithm,
-)
-from tacos.cli.workloads import (
-    Dims,
-    Groups,
-    Memory,
-    System,
-    check_timeline,
-    flight_in,
-    loaded_from,
-    run_workload,
-    save_timeline,
-)
-from tacos.console import progress, show
+from tacos._core import Program, Schedule, Workload
+from tacos.cli.app import algorithm_in, app, lifted, load_algorithm
+from tacos.cli.options import PLAIN, Output, check_folder, offered
+from tacos.cli.workloads import Layers, Place, System, check_timeline, flight_in, save_timeline
+from tacos.console import progress
 from tacos.errors import FormatError
 from tacos.simulate.trace_export import format_of
 
 PAGES = (".html", ".htm")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Where a page goes, and how much it shows."""
+
+    output: Annotated[
+        Path | None,
+        offered(files=(".html", ".pftrace", ".json")),
+        Parameter(
+            name=["-o", "--output"],
+            help="Write a page (.html; FILE.html by default) or a Perfetto trace (.pftrace, .json).",
+        ),
+    ] = None
+    serve: Annotated[
+        bool,
+        PLAIN,
+        Parameter(help="Serve the page on 127.0.0.1 until Ctrl-C, instead of writing a file."),
+    ] = False
+    port: Annotated[int | None, Parameter(help="Port for --serve; any free port by default.")] = (
+        None
+    )
+    detail: Annotated[
+        int | None, Parameter(help="Largest number of transfers that the page shows one by one.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a file together with a server, and a port without one."""
+        if self.serve and self.output is not None:
+            raise ValueError(
+                f"--output is {self.output}, but --serve does not write a file; give only one"
+            )
+        if self.port is not None and not self.serve:
+            raise ValueError(f"--port is {self.port}, but it needs --serve")
+        if self.port is not None and not 0 <= self.port < 2**16:
+            raise ValueError(f"--port must be 0 to 65535; got {self.port}")
 
 
 @app.command
@@ -52,37 +72,11 @@ def view(
             help="A second schedule or program, shown next to the first on the same clock; or more flight records."
         ),
     ],
-    topology: Annotated[
-        str | None, Parameter(help="Network of a program: a spec or a file.")
-    ] = None,
-    size: Annotated[str | None, Parameter(help="Buffer size of a program, such as 64MB.")] = None,
-    output: Annotated[
-        Path | None,
-        Parameter(
-            name=["-o", "--output"],
-            help="Write a page (.html; FILE.html by default) or a Perfetto trace (.pftrace, .json).",
-        ),
-    ] = None,
-    serve: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Serve the page on 127.0.0.1 until Ctrl-C, instead of writing a file.",
-        ),
-    ] = False,
-    port: Annotated[
-        int | None, Parameter(help="Port for --serve; any free port by default.")
-    ] = None,
-    detail: Annotated[
-        int | None, Parameter(help="Largest number of transfers that the page shows one by one.")
-    ] = None,
-    system: System = None,
-    memory: Memory = None,
-    groups: Groups = None,
-    dims: Dims = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    shown: Shown = Shown(),
+    place: Place = Place(),
+    layers: Layers = Layers(),
+    system: System = System(),
+    out: Output = Output(),
 ) -> int:
     """Animate a schedule, program, workload or flight records in a web page.
 
@@ -95,85 +89,68 @@ def view(
     Example: tacos view ar.tacos ring.tacos -o both.html
     Example: tacos view flight -o flight.html
     """
-    if serve and output is not None:
-        raise ValueError(f"--output is {output}, but --serve does not write a file; give only one")
-    if port is not None and not serve:
-        raise ValueError(f"--port is {port}, but it needs --serve")
-    if port is not None and not 0 <= port < 2**16:
-        raise ValueError(f"--port must be 0 to 65535; got {port}")
-    silent = quiet or as_json
     if flight := flight_in(file, others):
-        return _view_flight(flight, output, port or 0 if serve else None, as_json, quiet)
+        return _view_flight(flight, shown, out)
     if len(others) > 1:
         raise ValueError(f"view takes one or two files, or flight records; got {1 + len(others)}")
-    other = others[0] if others else None
-    network = None if topology is None else formats.network(topology)
-    held = loaded_from(file, None, groups, dims, network)
+    held = layers.load(file, network=place.network)
     if isinstance(held, Workload):
-        if other is not None:
+        for other in others:
             raise ValueError(f"{file} holds a workload, which is shown alone; omit {other}")
-        if serve:
-            raise ValueError(
-                f"--serve shows schedules and programs; {file} holds a workload: use -o FILE.html"
-            )
-        line = output or Path(f"{file.name}.timeline.json")
-        if line.suffix.lower() in PAGES:
-            check_page("--output", line)
-        else:
-            check_timeline("--output", line, pages=PAGES)
-        result = run_workload(
-            held,
-            network,
-            profile=None,
-            system=system,
-            memory=memory,
-            queues=None,
-            rendezvous=False,
-            silent=silent,
+        return _view_workload(file, held, shown, place, system, out)
+    system.refuse(file)
+    return _view_algorithms([file, *others], algorithm_in(file, held), shown, place, out)
+
+
+def _view_workload(
+    file: Path, held: Workload, shown: Shown, place: Place, system: System, out: Output
+) -> int:
+    if shown.serve:
+        raise ValueError(
+            f"--serve shows schedules and programs; {file} holds a workload: use -o FILE.html"
         )
-        save_timeline(held, result, line, pages=PAGES)
-        shown = {"file": str(line), "nodes": held.nodes, "time_s": result.time_ns / 1e9}
-        what = "timeline" if line.suffix.lower() in PAGES else "timeline for ui.perfetto.dev"
-        show(shown, what, as_json, quiet)
-        return 0
-    first = algorithm_in(file, held)
-    if serve:
-        schedules, names = _read(first, file, other, network, size, silent)
-        return _serve(_page(schedules, names, detail, silent), port or 0, as_json, quiet)
-    target = output or _beside(file)
-    traced = target.suffix.lower() not in PAGES
-    if traced:
-        format_of(target, pictures=PAGES)
-        if other is not None:
-            raise ValueError(f"--output is {target}, but a trace holds one schedule, not two")
-    check_folder("--output", target)
-    if target.is_dir():
-        raise ValueError(f"--output is {target}, which is a directory")
-    schedules, names = _read(first, file, other, network, size, silent)
-    if traced:
-        with progress("tracing", silent) as report:
-            tacos.simulate(schedules[0], timing="schedule", progress=report).save(target)
+    target = shown.output or Path(f"{file.name}.timeline.json")
+    paged = target.suffix.lower() in PAGES
+    if paged:
+        check_page("--output", target)
     else:
-        write_page(target, schedules, names, detail, silent)
-    facts: dict[str, Any] = {"file": str(target)}
-    for name, one in zip(("", "other_"), schedules, strict=False):
-        facts |= {f"{name}transfers": one.transfers, f"{name}time_s": one.time_s}
-    show(facts, "view", as_json, quiet)
+        check_timeline("--output", target, pages=PAGES)
+    result = system.run(held, place.network, None, out)
+    save_timeline(held, result, target, pages=PAGES)
+    facts = {"file": str(target), "nodes": held.nodes, "time_s": result.time_ns / 1e9}
+    out.show(facts, "timeline" if paged else "timeline for ui.perfetto.dev")
     return 0
 
 
-def _read(
-    first: Schedule | Program,
-    file: Path,
-    other: Path | None,
-    network: Topology | None,
-    size: str | None,
-    silent: bool,
-) -> tuple[list[Schedule], list[str]]:
-    """Return the schedules to show, and their names."""
-    found = [first] if other is None else [first, load_algorithm(other)]
-    names = [file.name] if other is None else [file.name, other.name]
-    return [lifted(one, network, size, silent) for one in found], names
+def _view_algorithms(
+    files: list[Path], first: Schedule | Program, shown: Shown, place: Place, out: Output
+) -> int:
+    """Show one schedule or program, or two on the same clock."""
+    target = None
+    traced = False
+    if not shown.serve:
+        target = shown.output or _beside(files[0])
+        traced = target.suffix.lower() not in PAGES
+        if traced:
+            format_of(target, pictures=PAGES)
+            if len(files) > 1:
+                raise ValueError(f"--output is {target}, but a trace holds one schedule, not two")
+        check_folder("--output", target)
+    found = [first, *(load_algorithm(file) for file in files[1:])]
+    schedules = [lifted(one, place.network, place.size, out.silent) for one in found]
+    names = [file.name for file in files]
+    if target is None:
+        return _serve(_page(schedules, names, shown.detail, out.silent), shown.port or 0, out)
+    if traced:
+        with progress("tracing", out.silent) as report:
+            tacos.simulate(schedules[0], timing="schedule", progress=report).save(target)
+    else:
+        write_page(target, schedules, names, shown.detail, out.silent)
+    facts: dict[str, Any] = {"file": str(target)}
+    for name, one in zip(("", "other_"), schedules, strict=False):
+        facts |= {f"{name}transfers": one.transfers, f"{name}time_s": one.time_s}
+    out.show(facts, "view")
+    return 0
 
 
 def check_page(option: str, path: Path) -> None:
@@ -202,27 +179,25 @@ def _page(schedules: list[Schedule], names: list[str], detail: int | None, silen
         return pictures.page(*schedules, names=names, progress=report, **options)
 
 
-def _view_flight(
-    files: list[Path], output: Path | None, port: int | None, as_json: bool, quiet: bool
-) -> int:
-    """Show flight records; a port: serve the page there instead of writing it."""
+def _view_flight(files: list[Path], shown: Shown, out: Output) -> int:
     from tacos import view as pictures
-    from tacos.runtime import flight
+    from tacos.formats.flight_record import load
+    from tacos.runtime.flight import postmortem
 
-    target = output or Path("flight.html")
-    if port is None:
+    target = shown.output or Path("flight.html")
+    if not shown.serve:
         check_page("--output", target)
-    dumps = [flight.load(file) for file in files]
-    if port is not None:
-        return _serve(pictures.flight_page(dumps), port, as_json, quiet)
+    dumps = [load(file) for file in files]
+    if shown.serve:
+        return _serve(pictures.flight_page(dumps), shown.port or 0, out)
     pictures.write_flight_page(target, dumps)
-    found = min(flight.postmortem(dumps), key=lambda one: one.culprit is None)
+    found = min(postmortem(dumps), key=lambda one: one.culprit is None)
     facts = {"file": str(target), "ranks": len(dumps), "verdict": found.verdict}
-    show(facts | ({"culprit": found.culprit} if as_json else {}), "view", as_json, quiet)
+    out.show(facts | ({"culprit": found.culprit} if out.as_json else {}), "view")
     return 0
 
 
-def _serve(page: str, port: int, as_json: bool, quiet: bool) -> int:
+def _serve(page: str, port: int, out: Output) -> int:
     from tacos.view.serve import Server
 
     try:
@@ -231,8 +206,8 @@ def _serve(page: str, port: int, as_json: bool, quiet: bool) -> int:
         raise ValueError(f"--port is {port}, which is not free: {error.strerror}") from None
     with server:
         # At once, for a process that reads the address through a pipe.
-        print(f'{{"url": "{server.url}"}}' if as_json else server.url, flush=True)
-        if not (quiet or as_json):
+        print(f'{{"url": "{server.url}"}}' if out.as_json else server.url, flush=True)
+        if not out.silent:
             print("Press Ctrl-C to stop.", flush=True)
         try:
             server.serve_forever()

@@ -1,0 +1,196 @@
+"""The command that writes algorithms and topologies in other formats: convert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+import tacos
+from tacos import formats, units
+from tacos._core import Program, Schedule, Topology, Workload
+from tacos._support.files import watched
+from tacos.cli.app import app, files_facts, lifted, verdict, warn
+from tacos.cli.options import FORMATS, PLAIN, Output, Values, check_folder, endings, offered
+from tacos.cli.workloads import Layers, Place
+from tacos.console import progress
+from tacos.errors import LimitError, TacosError
+from tacos.execution import execution
+from tacos.program import describe
+
+_HELD = ("Schedule", "Program", "Workload", "Topology")
+_KEPT = 1_000
+"""Violations to count before a conversion is refused."""
+
+
+@Parameter(name="*", group=Group("What the format can say", sort_key=4))
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What some formats can say about an algorithm."""
+
+    dialect: Annotated[
+        str | None,
+        offered("msccl", "azure"),
+        Parameter(help="Dialect of the format, such as msccl or azure."),
+    ] = None
+    protocol: Annotated[
+        str | None,
+        offered("Simple", "LL", "LL128"),
+        Parameter(help="NCCL protocol: Simple, LL or LL128."),
+    ] = None
+    channels: Annotated[int | None, Parameter(help="Largest number of channels.")] = None
+    instances: Annotated[int | None, Parameter(help="Number of copies that run in parallel.")] = (
+        None
+    )
+    channel: Annotated[
+        str | None,
+        offered("memory", "port"),
+        Parameter(help="Channel type of an MSCCL++ plan: memory or port."),
+    ] = None
+    box: Annotated[
+        int | None, Parameter(help="GPUs per box; an MSCCL++ plan uses ports between boxes.")
+    ] = None
+    min_bytes: Annotated[
+        str | None, Parameter(help="Smallest buffer to use the algorithm for.")
+    ] = None
+    max_bytes: Annotated[str | None, Parameter(help="Largest buffer to use the algorithm for.")] = (
+        None
+    )
+    in_place: Annotated[
+        bool | None, Parameter(help="Whether input and output share one buffer.")
+    ] = None
+    name: Annotated[str | None, Parameter(help="Name of the algorithm in the file.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@app.command
+def convert(
+    source: Annotated[
+        Path,
+        Values(files=endings(*_HELD)),
+        Parameter(help="A schedule, a program, a workload or a topology."),
+    ],
+    target: Annotated[
+        Path,
+        Values(files=endings(*_HELD, written=True)),
+        Parameter(help="File to write; its extension chooses the format."),
+    ],
+    /,
+    *,
+    from_format: Annotated[
+        str | None,
+        FORMATS,
+        Parameter(name="--from", help="Format of SOURCE; recognized by default."),
+    ] = None,
+    to_format: Annotated[
+        str | None,
+        FORMATS,
+        Parameter(name="--to", help="Format of TARGET; by its extension by default."),
+    ] = None,
+    place: Place = Place(),
+    layers: Layers = Layers(),
+    unchecked: Annotated[bool, PLAIN, Parameter(help="Do not verify SOURCE first.")] = False,
+    details: Details = Details(),
+    out: Output = Output(),
+) -> int:
+    """Read an algorithm or a topology, verify it, and write it in another format.
+
+    Example: tacos convert ar.tacos ar.xml --protocol LL
+    """
+    check_folder("TARGET", target)
+    loaded = layers.load(source, from_format, place.network)
+    if isinstance(loaded, Workload):
+        tacos.workload.save(loaded, target)
+        held = {"from": str(source), "to": str(target), "ranks": loaded.npus, "nodes": loaded.nodes}
+        out.show(held, "converted")
+        return 0
+    if not isinstance(loaded, Topology) and not unchecked:
+        with progress("verifying", out.silent) as report:
+            check = tacos.verify(loaded, limit=_KEPT, progress=report)
+        if not check.ok:
+            return verdict(check, out.quiet)
+        if not check.consistent and not out.quiet:
+            warn(f"ranks may end with different bits: {check.difference}")
+    taken = [k for k in (Program, Schedule) if formats.takes(k, target, format=to_format)]
+    options = details.given()
+    if isinstance(loaded, Program) and taken == [Schedule]:
+        loaded = lifted(loaded, place.network, place.size, out.silent)
+    else:
+        given = {"topology": place.network, "size": place.size}
+        options |= {option: value for option, value in given.items() if value is not None}
+    with watched() as written:
+        loaded = _saved(loaded, target, to_format, options)
+    facts = {"from": str(source), "to": str(target)} | _outline(loaded)
+    there = loaded.topology if isinstance(loaded, Schedule) else place.network
+    facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}
+    if isinstance(loaded, Schedule):
+        facts |= _executed(loaded, target, to_format)
+    out.show(facts, "converted")
+    return 0
+
+
+def _saved(
+    loaded: Schedule | Program | Topology,
+    target: Path,
+    format: str | None,
+    options: dict[str, Any],
+) -> Schedule | Program | Topology:
+    """Write a file; a schedule that exceeds the limits of its format is cut into fewer chunks, which is said."""
+    try:
+        formats.save(loaded, target, format=format, **options)
+    except LimitError as error:
+        if not isinstance(loaded, Schedule):
+            raise
+        chunks = loaded.collective.parts[0].chunks
+        while chunks > 1:
+            chunks //= 2
+            try:
+                from tacos.search.synthesis import with_chunks
+
+                fewer = with_chunks(loaded, chunks)
+                formats.save(fewer, target, format=format, **options)
+            except TacosError:
+                continue
+            warn(
+                f"{error}; written in {chunks} chunks per part instead of "
+                f"{loaded.collective.parts[0].chunks}, which takes {units.format_time(fewer.time_s)} instead of "
+                f"{units.format_time(loaded.time_s)}"
+            )
+            return fewer
+        raise
+    return loaded
+
+
+def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, float]:
+    """Return the executed times of the program that a schedule was written as."""
+    written = formats.load(path, format=format)
+    if isinstance(written, Program):
+        size = schedule.collective.size_bytes
+        found = execution(written, schedule.topology, size=size)
+    else:
+        found = execution(schedule)
+    return found.rows() if found else {}
+
+
+def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
+    """Return what was converted, in a few words."""
+    if isinstance(loaded, Topology):
+        return {"topology": repr(loaded)[len("<tacos.Topology ") : -1]}
+    facts = tacos.summary(loaded) if isinstance(loaded, Schedule) else describe(loaded)
+    names = (
+        "collective",
+        "topology",
+        "ranks",
+        "chunks",
+        "total_chunks",
+        "steps",
+        "transfers",
+        "time_s",
+    )
+    return {name: facts[name] for name in names if name in facts}
