@@ -167,7 +167,7 @@ def test_races_are_those_of_the_oracle(tmp_path, spec, one_sided, share):
     )
     if one_sided:
         tacos.save(program, tmp_path / "p.json", format="mscclpp")
-        program = tacos.load(tmp_path / "p.json")
+        program = tacos.load(tmp_path / "p.json", kind=tacos.Program)
     drawn = np.random.default_rng(len(program.dep)).random(len(program.dep))
     for position in np.flatnonzero(drawn < share)[::-1].tolist():
         program = independent(program, position)

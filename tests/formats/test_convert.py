@@ -15,6 +15,8 @@ from tacos.cli import main
 from tacos.program import Program, describe, facts_in
 from tests.support.programs import COLUMNS, changed, without
 
+pytestmark = pytest.mark.unsanitized
+
 
 def read(path):
     collective, in_place, columns, provenance = pickle.loads(Path(path).read_bytes())

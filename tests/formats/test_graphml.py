@@ -13,6 +13,8 @@ from tacos import FormatError, formats
 from tacos import topology as tp
 from tacos.formats import graphml_graph
 
+pytestmark = pytest.mark.unsanitized
+
 KEYS = (
     '<key id="d0" for="edge" attr.name="bandwidth"/>'
     '<key id="d1" for="edge" attr.name="latency"><default>1us</default></key>'

@@ -14,6 +14,8 @@ from tacos.errors import FormatError
 from tacos.simulate.astra import run
 from tacos.workload import COLL, COMP, load
 
+pytestmark = pytest.mark.unsanitized
+
 LAYER = "{} -1 {} {} {} {} {} {} {} {} {} {}"
 
 

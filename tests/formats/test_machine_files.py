@@ -15,6 +15,8 @@ from tacos import topology as tp
 from tacos.errors import FormatError
 from tests.support.real_files import real_files
 
+pytestmark = pytest.mark.unsanitized
+
 FILES = Path(__file__).parents[1] / "files"
 GB = 10**9
 

@@ -82,8 +82,8 @@ def test_what_is_no_file_of_ours(scratch, tmp_path):
 def test_other_versions_are_refused(scratch):
     parts = taken_apart(written(ring_orbit(), scratch))
     newer = refused(scratch, sealed(*parts, version=7))
-    assert newer == "version is 7, but this version of tacos reads up to 3; upgrade it"
-    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1 to 3"
+    assert newer == "version is 7, but this version of tacos reads up to 1; upgrade it"
+    assert refused(scratch, sealed(*parts, version=0)) == "version is 0; it must be 1"
 
 
 # --- files that are intact but wrong --------------------------------------------------------------
@@ -118,7 +118,7 @@ def change(header, path, value):
         (["schedule", "orders"], [2, 2], "do not fit the topology"),
         (["schedule", "provenance"], "[]", "provenance must be the text of a JSON object"),
         (["schedule", "provenance"], "[" * 10**5, "provenance must be the text of a JSON object"),
-        (["sections"], [], "there are 0 sections; version 3 has 24"),
+        (["sections"], [], "there are 0 sections; version 1 has 24"),
         (["sections", 1, "dtype"], "<i8", '"topology.link_src" with dtype "<i8"; it must be'),
         (["sections", 1, "name"], "topology.source", '"topology.source" with dtype "<i4"'),
         (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),

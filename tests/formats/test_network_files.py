@@ -16,6 +16,8 @@ from tacos.errors import FormatError
 from tacos.formats import taccl, teccl
 from tests.support.strategies import BANDWIDTHS, LATENCIES, random_topologies, topologies
 
+pytestmark = pytest.mark.unsanitized
+
 FILES = Path(__file__).parents[1] / "files"
 GB, GIB = 10**9, 2**30
 

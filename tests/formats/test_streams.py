@@ -11,6 +11,8 @@ import tacos
 from tacos import formats
 from tacos.errors import FormatError
 
+pytestmark = pytest.mark.unsanitized
+
 RING = tacos.topology.ring(4, bandwidth="50GiB/s", latency="500ns")
 
 

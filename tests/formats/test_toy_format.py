@@ -19,6 +19,8 @@ from tacos.execution import targets
 from tacos.formats.source import about, text_of
 from tacos.search.tune import check_formats
 
+pytestmark = pytest.mark.unsanitized
+
 
 def looks_like(head):
     return head.startswith("# toy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal
 import threading
 import time
@@ -174,7 +173,7 @@ def _temporary(target: Path) -> Path:
                     with suppress(OSError):  # another process has removed it
                         if entry.stat(follow_symlinks=False).st_mtime < latest:
                             os.unlink(entry.path)  # noqa: PTH108, entries are not paths
-    return target.with_name(f".tacos-{secrets.token_hex(8)}")
+    return target.with_name(f".tacos-{os.urandom(8).hex()}")
 
 
 def _sync(out: BinaryIO) -> None:

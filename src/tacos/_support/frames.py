@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+    from pandas import DataFrame
+    from pyarrow import Table
 
     from tacos._core import Topology
 
@@ -29,11 +31,11 @@ class _Stream:
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self.columns = columns
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return arrow_stream(self.columns)
 
 
-def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> Any:
+def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> object:
     """Return the columns as a stream of Arrow record batches, in the capsule of Arrow's PyCapsule interface.
 
     >>> "arrow_array_stream" in repr(arrow_stream({"chunk": np.arange(3)}))
@@ -43,7 +45,7 @@ def arrow_stream(columns: Mapping[str, NDArray[Any]]) -> Any:
     return _arrow_stream(list(columns), arrays)
 
 
-def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
+def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Table:
     """Return a pyarrow Table over the columns.
 
     Raises:
@@ -59,7 +61,7 @@ def to_arrow(columns: Mapping[str, NDArray[Any]]) -> Any:
     return pa.table(_Stream(columns))
 
 
-def from_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
+def from_rows(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Return a pandas DataFrame with a row per mapping.
 
     Raises:
@@ -75,7 +77,7 @@ def to_pandas(
     columns: Mapping[str, NDArray[Any]],
     names: Mapping[str, Sequence[str]] | None = None,
     topology: Topology | None = None,
-) -> Any:
+) -> DataFrame:
     """Return a pandas DataFrame of the columns.
 
     Args:

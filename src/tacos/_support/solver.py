@@ -1,7 +1,7 @@
 """Linear and integer programs, solved by HiGHS. All programs of this package go through this module.
 
 A program is columns (variables) and rows (constraints): minimise ``cost @ x`` where ``row_lower <= A @ x <= row_upper`` and
-``lower <= x <= upper``. :func:`solve` takes one program; a :class:`Session` keeps one and adds rows to it, as cutting
+``lower <= x <= upper``. :func:`solve` takes one program; a :class:`IncrementalSolver` keeps one and adds rows to it, as cutting
 planes do. HiGHS is imported when it is first used.
 
 HiGHS can be interrupted only when it calls back, which may take many seconds. So it runs in a thread that can be abandoned:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
     Progress: TypeAlias = Callable[[float], object]
 
-__all__ = ["LinearProgram", "Session", "Solution", "highs", "running", "solve"]
+__all__ = ["IncrementalSolver", "LinearProgram", "Solution", "highs", "running", "solve"]
 
 _LOOK_S = 0.05
 """Seconds between checks of the clock and of the caller's progress function."""
@@ -202,14 +202,16 @@ def solve(
     >>> found.objective, found.duals.tolist(), found.reduced_costs.tolist()
     (3.0, [3.0], [0.0, -2.0])
     """
-    session = Session(program, nodes=nodes, seed=seed, threads=threads, tolerance=tolerance)
-    return session.solve(deadline=deadline, start=start, progress=progress)
+    solver = IncrementalSolver(
+        program, nodes=nodes, seed=seed, threads=threads, tolerance=tolerance
+    )
+    return solver.solve(deadline=deadline, start=start, progress=progress)
 
 
-class Session:
+class IncrementalSolver:
     """A program that is solved repeatedly, with rows added in between; HiGHS continues from the last solution.
 
-    >>> below = Session(LinearProgram(cost=[-1], entries=([], [], []), upper=[10], row_upper=[]))
+    >>> below = IncrementalSolver(LinearProgram(cost=[-1], entries=([], [], []), upper=[10], row_upper=[]))
     >>> below.solve().values.tolist()
     [10.0]
     >>> below.add_rows(([0], [0], [2]), row_upper=[7])           # 2 x <= 7
@@ -283,7 +285,7 @@ class Session:
     def limit_row(self, row: int, lower: float, upper: float) -> None:
         """Change the limits of a row.
 
-        >>> below = Session(LinearProgram(cost=[-1], entries=([0], [0], [1]), row_upper=[4]))
+        >>> below = IncrementalSolver(LinearProgram(cost=[-1], entries=([0], [0], [1]), row_upper=[4]))
         >>> below.solve().objective
         -4.0
         >>> below.limit_row(0, 0.0, 3.0)

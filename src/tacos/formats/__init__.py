@@ -34,43 +34,43 @@ reading a format that cannot be recognized by its content:
 <tacos.Topology ring: 4 NPUs, 0 switches, 8 links>
 
 A format is a module with ``read(path)`` and ``write(object, path)``, and a :class:`Format` in `FORMATS`. Formats are
-independent of each other. `load` passes further arguments to ``read``, and `save` to ``write``.
+independent of each other, and imported when they are used. `load` passes further arguments to ``read``, and `save` to ``write``.
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from tacos._core import Program, Schedule, Topology, Workload
-from tacos._support.files import Location, Stream
+from tacos._support.deferred import Later
+from tacos._support.files import Location, Stream, replacing
+from tacos._support.plugins import Table
 from tacos.errors import FormatError, SpecError
-from tacos.formats import (
-    astra_network,
-    chakra,
-    edge_csv,
-    graphml,
-    layer_text,
-    msccl,
-    mscclpp,
-    native,
-    nccl_topo,
-    nvidia_smi,
-    peers,
-    taccl,
-    teccl,
-    topology_file,
-    xml_events,
-)
 from tacos.formats.source import beginning
 from tacos.topology import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_Kind = TypeVar("_Kind", Topology, Schedule, Program, Workload)
+BinaryFile: TypeAlias = BinaryIO | io.BufferedIOBase
 
 __all__ = [
     "FORMATS",
@@ -83,6 +83,7 @@ __all__ = [
     "name_of",
     "network",
     "options_of",
+    "replacing",
     "save",
     "takes",
 ]
@@ -105,7 +106,7 @@ class Format(NamedTuple):
 
     kind: type | tuple[type, ...]
     """The class that ``read`` returns, and further classes that ``write`` takes, such as schedules to be lowered."""
-    read: Callable[..., Any]
+    read: Callable[..., Topology | Schedule | Program | Workload]
     """``read(path, **options)``, where the path may be a stream (`tacos._support.files`)."""
     endings: tuple[str, ...]
     """Extensions of files that can be read."""
@@ -121,86 +122,132 @@ class Format(NamedTuple):
     """The executor of its files, if there is one."""
 
 
+def _in_xml(root: str) -> Callable[[str], bool]:
+    """Return a test whether a text is XML with this root element."""
+
+    def is_one(head: str) -> bool:
+        from tacos.formats.xml_events import root_of
+
+        return root_of(head) == root
+
+    return is_one
+
+
+def _obstacle(_name: str, given: Format) -> str:
+    """Return what is wrong with a plug-in's record."""
+    kinds = given.kind if isinstance(given.kind, tuple) else (given.kind,)
+    if not kinds or not {*kinds} <= {Topology, Schedule, Program, Workload}:
+        return f"kind is {given.kind!r}; it must be Topology, Schedule, Program or Workload, or several of them"
+    fields: dict[str, object] = {"endings": given.endings, "written": given.written}
+    for name, endings in fields.items():
+        if not isinstance(endings, tuple) or not all(str(one).startswith(".") for one in endings):
+            return f'{name} is {endings!r}; it must be a tuple of extensions such as (".yaml",)'
+    return ""
+
+
+def _of(name: str) -> Callable[..., Any]:
+    """Return a function of a module of this package; the module is imported when the function is called."""
+    return Later(f"tacos.formats.{name}")
+
+
 # Of the formats that share an extension, the first that recognises the text is used.
-FORMATS: dict[str, Format] = {
+_BUILT_IN: dict[str, Format] = {
     "tacos": Format(
-        Schedule, native.read, (".tacos",), native.looks_like, native.write, (".tacos",)
+        Schedule,
+        _of("native.read"),
+        (".tacos",),
+        _of("native.looks_like"),
+        _of("native.write"),
+        (".tacos",),
     ),
     "astra-sim": Format(
         Topology,
-        astra_network.read,
+        _of("astra_network.read"),
         (".yaml", ".yml"),
-        astra_network.looks_like,
-        astra_network.write,
+        _of("astra_network.looks_like"),
+        _of("astra_network.write"),
         (".astra.yml", ".astra.yaml"),
     ),
     "mscclpp": Format(
         (Program, Schedule),
-        mscclpp.read,
+        _of("mscclpp.read"),
         (".json",),
-        mscclpp.looks_like,
-        mscclpp.write,
+        _of("mscclpp.looks_like"),
+        _of("mscclpp.write"),
         (".json",),
         executor=Executor(),
     ),
-    "sccl": Format(Schedule, peers.sccl.read, (".json",), lambda head: 'sccl_type"' in head),
+    "sccl": Format(Schedule, _of("peers.sccl.read"), (".json",), lambda head: 'sccl_type"' in head),
     "te-ccl": Format(
-        Schedule, peers.teccl.read, (".json",), lambda head: "-Epoch_Duration" in head
+        Schedule, _of("peers.teccl.read"), (".json",), lambda head: "-Epoch_Duration" in head
     ),
-    "taccl": Format(Topology, taccl.read, (".json",), taccl.looks_like),
-    "teccl": Format(Topology, teccl.read, (".json",), teccl.looks_like),
+    "taccl": Format(Topology, _of("taccl.read"), (".json",), _of("taccl.looks_like")),
+    "teccl": Format(Topology, _of("teccl.read"), (".json",), _of("teccl.looks_like")),
     "yaml": Format(
         Topology,
-        topology_file.read,
+        _of("topology_file.read"),
         (".yaml", ".yml"),
         None,
-        topology_file.write,
+        _of("topology_file.write"),
         (".yaml", ".yml"),
     ),
-    "json": Format(Topology, topology_file.read, (".json",), None, topology_file.write, (".json",)),
-    "nccl": Format(
-        Topology, nccl_topo.read, (".xml",), lambda head: xml_events.root_of(head) == "system"
+    "json": Format(
+        Topology,
+        _of("topology_file.read"),
+        (".json",),
+        None,
+        _of("topology_file.write"),
+        (".json",),
     ),
+    "nccl": Format(Topology, _of("nccl_topo.read"), (".xml",), _in_xml("system")),
     "msccl": Format(
         (Program, Schedule),
-        msccl.read,
+        _of("msccl.read"),
         (".xml",),
-        lambda head: xml_events.root_of(head) == "algo",
-        msccl.write,
+        _in_xml("algo"),
+        _of("msccl.write"),
         (".xml",),
-        executor=Executor(below_max_bytes=True, exceeded=msccl.exceeded),
+        executor=Executor(below_max_bytes=True, exceeded=_of("msccl.exceeded")),
     ),
     "chakra": Format(
         (Program, Schedule, Workload),
-        chakra.read,
+        _of("chakra.read"),
         (".et",),
         None,
-        chakra.write,
+        _of("chakra.write"),
         (".et",),
         several=True,
     ),
-    "forestcoll": Format(
-        Schedule,
-        peers.forestcoll.read,
-        (".xml",),
-        lambda head: xml_events.root_of(head) == "Algo",
-    ),
+    "forestcoll": Format(Schedule, _of("peers.forestcoll.read"), (".xml",), _in_xml("Algo")),
     "graphml": Format(
         Topology,
-        graphml.read,
+        _of("graphml.read"),
         (".graphml", ".xml"),
-        lambda head: xml_events.root_of(head) == "graphml",
-        graphml.write,
+        _in_xml("graphml"),
+        _of("graphml.write"),
         (".graphml",),
     ),
-    "csv": Format(Topology, edge_csv.read, (".csv",), None, edge_csv.write, (".csv",)),
-    "nvidia-smi": Format(Topology, nvidia_smi.read, (".txt", ".log"), nvidia_smi.looks_like),
-    "astra-layers": Format(Workload, layer_text.read_astra, (".txt",), layer_text.looks_like_astra),
-    "libra": Format(Workload, layer_text.read_libra, (".txt",), layer_text.looks_like_libra),
+    "csv": Format(
+        Topology, _of("edge_csv.read"), (".csv",), None, _of("edge_csv.write"), (".csv",)
+    ),
+    "nvidia-smi": Format(
+        Topology, _of("nvidia_smi.read"), (".txt", ".log"), _of("nvidia_smi.looks_like")
+    ),
+    "astra-layers": Format(
+        Workload, _of("layer_text.read_astra"), (".txt",), _of("layer_text.looks_like_astra")
+    ),
+    "libra": Format(
+        Workload, _of("layer_text.read_libra"), (".txt",), _of("layer_text.looks_like_libra")
+    ),
     "ns3": Format(
-        Topology, astra_network.read_ns3, (".txt", ".topo"), astra_network.looks_like_ns3
+        Topology,
+        _of("astra_network.read_ns3"),
+        (".txt", ".topo"),
+        _of("astra_network.looks_like_ns3"),
     ),
 }
+FORMATS = Table("tacos.formats", Format, _BUILT_IN, _obstacle)
+"""The formats by name: those of this package, and then those of installed plug-ins."""
 _SAME_AS = {"yml": "yaml"}
 
 
@@ -217,10 +264,10 @@ class WritesItself(Protocol):
 
 def save(
     obj: Schedule | Program | Topology | Workload | WritesItself,
-    path: str | os.PathLike[str] | BinaryIO,
+    path: str | os.PathLike[str] | BinaryFile,
     *,
     format: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Write a schedule, a program, a topology, a workload or a trace to a file, atomically.
 
@@ -254,11 +301,9 @@ def save(
     if write is None:
         raise FormatError(f"{where}: files of the format {name} can only be read")
     if not isinstance(obj, FORMATS[name].kind):
-        held = " or a ".join(kind.__name__.lower() for kind in _kinds(name))
-        found = type(obj).__name__.lower()
-        article = "an" if found[0] in "aeiou" else "a"
+        held = " or ".join(map(_a, _kinds(name)))
         ending = Path(str(where)).suffix or f".{name}"
-        raise FormatError(f"{where}: a {ending} file holds a {held}, not {article} {found}")
+        raise FormatError(f"{where}: a {ending} file holds {held}, not {_a(type(obj))}")
     _check_options(name, write, 2, options)
     with _system_errors(where):
         write(obj, where, **options)
@@ -277,18 +322,44 @@ def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None
     return chosen.write is not None and issubclass(kind, chosen.kind)
 
 
+@overload
 def load(
-    path: str | os.PathLike[str] | BinaryIO, *, format: str | None = None, **options: Any
-) -> Any:
+    path: str | os.PathLike[str] | BinaryFile,
+    *,
+    kind: type[_Kind],
+    format: str | None = None,
+    **options: object,
+) -> _Kind: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str] | BinaryFile,
+    *,
+    kind: None = None,
+    format: str | None = None,
+    **options: object,
+) -> Topology | Schedule | Program | Workload: ...
+
+
+def load(
+    path: str | os.PathLike[str] | BinaryFile,
+    *,
+    kind: type[object] | None = None,
+    format: str | None = None,
+    **options: object,
+) -> Topology | Schedule | Program | Workload:
     """Read a file and return its object; see above.
 
     Args:
         path: The file, or a binary file object.
+        kind: The class of the object, if the caller needs a certain one, such as ``tacos.Schedule``.
         format: One of the names above, if extension and content do not identify it.
         options: Arguments of the format's ``read``, such as ``boxes=4, fabric="rail"`` for a machine.
 
     Raises:
-        FormatError: The file is missing, or is not in the format of its extension; the message names it.
+        FormatError: The file is missing, is not in the format of its extension, or holds an object of another class;
+            the message names it.
         ValueError: The format has no such option.
 
     >>> load("missing.tacos")
@@ -303,7 +374,10 @@ def load(
         _check_options(name, read, 1, options)
         if isinstance(where, Stream) and not where.suffix:  # readers identify dialects by it
             where.name += FORMATS[name].endings[0]
-        return read(where, **options)
+        found = read(where, **options)
+    if kind is not None and not isinstance(found, kind):
+        raise FormatError(f"{where}: holds {_a(type(found))}, not {_a(kind)}")
+    return found
 
 
 def name_of(path: str | os.PathLike[str], *, format: str | None = None) -> str:
@@ -397,7 +471,7 @@ def network(text: str) -> Topology:
 
 
 def _place(
-    path: str | os.PathLike[str] | BinaryIO, format: str | None, *, written: bool = False
+    path: str | os.PathLike[str] | BinaryFile, format: str | None, *, written: bool = False
 ) -> str | os.PathLike[str] | Stream:
     """Return the path, or the file object with a name that has its format's extension."""
     if isinstance(path, str | os.PathLike):
@@ -407,11 +481,11 @@ def _place(
     name = getattr(path, "name", None)
     chosen = None if format is None else FORMATS[_given(format) or ""]
     if isinstance(name, str):
-        return Stream(path, name)
+        return Stream(cast("BinaryIO", path), name)
     if chosen is None and written:
         raise FormatError("a file object without a name needs the argument format")
     endings = () if chosen is None else chosen.written if written else chosen.endings
-    return Stream(path, "data" + (endings[0] if endings else ""))
+    return Stream(cast("BinaryIO", path), "data" + (endings[0] if endings else ""))
 
 
 def _ends_like_a_file(text: str) -> bool:
@@ -436,13 +510,19 @@ def _check_single(name: str, where: Location) -> None:
         )
 
 
+def _a(kind: type) -> str:
+    """Return the name of a class for people, with its article."""
+    name = kind.__name__.lower()
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
 def _kinds(name: str) -> tuple[type, ...]:
     kind = FORMATS[name].kind
     return kind if isinstance(kind, tuple) else (kind,)
 
 
 def _check_options(
-    name: str, function: Callable[..., Any], given: int, options: dict[str, Any]
+    name: str, function: Callable[..., object], given: int, options: dict[str, object]
 ) -> None:
     """Refuse options that a format's `function` does not take; its first `given` arguments are not options."""
     known = list(inspect.signature(function).parameters)[given:]
@@ -495,7 +575,8 @@ def _by_head(path: Location, fitting: list[str]) -> str:
     head = beginning(path)
     if not head.strip():
         raise FormatError(f"{path}: the file is empty")
-    for name in fitting or FORMATS:
+    # A format that recognizes its text goes before one that is known by its extension alone.
+    for name in sorted(fitting or FORMATS, key=lambda name: FORMATS[name].is_one is None):
         is_one = FORMATS[name].is_one
         if is_one(head) if is_one is not None else fitting:
             return name

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from html import escape
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
 from tacos._support.files import Location, replacing
 from tacos.formats import xml_events
-from tacos.formats.graphml_graph import Graph, scan
+from tacos.formats.graphml_graph import GraphmlGraph, scan
 from tacos.formats.source import about, bytes_of, quoted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read(
         # The fast reader gives up on anything wrong or unusual; the slow one then reports what it is.
         with suppress(ValueError):
             return scan(data).topology(bandwidth, latency)
-        graph = Graph()
+        graph = GraphmlGraph()
         xml_events.parse(data, graph.start, graph.end, graph.text)
         return graph.topology(bandwidth, latency)
 
@@ -142,7 +142,7 @@ def _node(topology: Topology, names: list[str], node: int) -> str:
         bits = int(topology.switch_capabilities[node - topology.npus])
         able = {word: "true" for bit, word in ((1, "multicast"), (2, "reduce")) if bits & bit}
         inside = _data(**name, kind="switch", **able)
-    identifier = quoteattr(str(node))
+    identifier = xml_events.attribute(str(node))
     return (
         f"    <node id={identifier}>{inside}</node>\n"
         if inside
@@ -151,4 +151,6 @@ def _node(topology: Topology, names: list[str], node: int) -> str:
 
 
 def _data(**values: object) -> str:
-    return "".join(f'<data key="{key}">{escape(str(one))}</data>' for key, one in values.items())
+    return "".join(
+        f'<data key="{key}">{escape(str(one), quote=False)}</data>' for key, one in values.items()
+    )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["Graph", "scan"]
+__all__ = ["GraphmlGraph", "scan"]
 
 _KINDS = {"npu": False, "gpu": False, "": False, "switch": True}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
@@ -50,7 +50,7 @@ _MOST_BODIES = 1 << 16
 _HERE = "tacos-here"
 
 
-def scan(data: bytes) -> Graph:
+def scan(data: bytes) -> GraphmlGraph:
     """Return the graph of a text; runs of similar elements are read as rows.
 
     Raises:
@@ -62,7 +62,7 @@ def scan(data: bytes) -> Graph:
     """
     if _OTHER_ENCODING.match(data):
         raise ValueError("the encoding may give other meanings to ASCII")
-    graph = Graph()
+    graph = GraphmlGraph()
     here: list[str] = []
     parser = xml_events.Parser(
         graph.start, graph.end, graph.text, lambda target, data: here.append(target + data)
@@ -117,7 +117,7 @@ class _Lookup(dict[Any, int]):
         return number
 
 
-class Graph:
+class GraphmlGraph:
     """Collects the elements of one file as columns."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ _Dims = frozenset[int]
 
 
 @dataclass(frozen=True)
-class _Step:
+class _LayerPass:
     """A computation and the collective after it."""
 
     time_ps: int
@@ -75,9 +75,9 @@ class _Step:
 @dataclass(frozen=True)
 class _Layer:
     name: str
-    forward: _Step
-    input_grad: _Step
-    weight_grad: _Step
+    forward: _LayerPass
+    input_grad: _LayerPass
+    weight_grad: _LayerPass
     update_ps: int
     parallelism: str = ""
 
@@ -184,7 +184,7 @@ def read_libra(
         layers = _layers(text_of(path).splitlines(), 1)
         if not layers:
             raise ValueError("there is no layer")
-        graph = _Graph(sizes)
+        graph = _RankGraph(sizes)
         point: list[int] = []
         for layer in layers:
             point = graph.step(f"{layer.name} forward", layer.forward, forward, point)
@@ -259,7 +259,7 @@ def _layers(lines: list[str], first: int, *, last: bool = False) -> list[_Layer]
     return found
 
 
-def _step(words: list[str], place: str) -> _Step:
+def _step(words: list[str], place: str) -> _LayerPass:
     time = 1000 * _whole(words[0], f"{place}: the time", 10**15)
     name = words[1].lower().replace("_", "").replace("-", "")
     if name != "none" and name not in _COMMS:
@@ -267,11 +267,11 @@ def _step(words: list[str], place: str) -> _Step:
         raise ValueError(
             f"{place}: the collective is {quoted(words[1])}; it must be one of {allowed}"
         )
-    return _Step(time, _COMMS.get(name), _whole(words[2], f"{place}: the size"))
+    return _LayerPass(time, _COMMS.get(name), _whole(words[2], f"{place}: the size"))
 
 
 @dataclass
-class _Graph:
+class _RankGraph:
     """The nodes of one rank; all ranks have the same nodes with different groups."""
 
     dims: tuple[int, ...]
@@ -289,13 +289,13 @@ class _Graph:
             return after
         return self._add(_COMP, name, after, time_ps=time_ps)
 
-    def collective(self, name: str, step: _Step, used: _Dims, after: list[int]) -> list[int]:
+    def collective(self, name: str, step: _LayerPass, used: _Dims, after: list[int]) -> list[int]:
         """Add the collective of a step, if it has one with more than one member."""
         if step.comm is None or not step.bytes or prod(self.dims[d] for d in used) < 2:
             return after
         return self._add(_COLL, name, after, comm=step.comm, bytes=step.bytes, used=used)
 
-    def step(self, name: str, step: _Step, used: _Dims, after: list[int]) -> list[int]:
+    def step(self, name: str, step: _LayerPass, used: _Dims, after: list[int]) -> list[int]:
         """Add a computation and its collective, which blocks."""
         return self.collective(name, step, used, self.compute(name, step.time_ps, after))
 
@@ -392,7 +392,7 @@ class _Loop:
                 "line 1: the last bottom layer",
                 len(layers) - 1,
             )
-        self.graph = _Graph(dims)
+        self.graph = _RankGraph(dims)
         self.point: list[int] = []
         self.updated: list[list[int]] = [[] for _ in layers]
 

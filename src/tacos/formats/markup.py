@@ -24,7 +24,7 @@ _DEEPEST = 16  # more than twice the depth of any field
 _LONG = 12  # largest number of list entries on one line
 
 
-def load(path: Location) -> Any:
+def load(path: Location) -> object:
     """Return the value of a YAML or JSON file; a ValueError names the line and what is wrong.
 
     >>> import tempfile

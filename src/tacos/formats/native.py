@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import metadata
 from io import BufferedReader, BytesIO
 from math import prod
 from pathlib import Path
@@ -24,19 +23,19 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from _tacos import __version__
 from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology, crc32
 from tacos._support.files import Location, Stream, replacing
 from tacos.errors import FormatError, TacosError
-from tacos.program import facts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["VERSION", "looks_like", "peek", "read", "write"]
 
-VERSION = 3
-"""The version of the format. Any change of the fields, the sections or their meaning increases it; old versions stay
-readable.
+VERSION = 1
+"""The version of the format. Any change of the fields, the sections or their meaning increases it; released versions
+stay readable.
 
 The model of time is part of that meaning: a file is refused if its transfers do not end at the time that its header states.
 """
@@ -129,14 +128,8 @@ class _Facts(Struct, forbid_unknown_fields=True):
     consistent: bool
     cut_short: bool
     matched_ports: bool
-    rejected: list[str] | None = None  # version 2 has these in the provenance
-    file: _File | None = None
-
-    @property
-    def version(self) -> int | None:
-        """The version that has these fields, if there is one."""
-        missing = (self.rejected is None, self.file is None)
-        return {(True, True): 2, (False, False): 3}.get(missing)
+    rejected: list[str]
+    file: _File
 
 
 class _Schedule(Struct, forbid_unknown_fields=True):
@@ -144,12 +137,7 @@ class _Schedule(Struct, forbid_unknown_fields=True):
     orders: list[_Int32]
     time_ps: _Int64
     provenance: str
-    facts: _Facts | None = None  # version 1 has them in the provenance
-
-    @property
-    def version(self) -> int | None:
-        """The version that has these fields, if there is one."""
-        return 1 if self.facts is None else self.facts.version
+    facts: _Facts
 
 
 class _Section(Struct, forbid_unknown_fields=True):
@@ -265,10 +253,10 @@ def peek(path: Location) -> dict[str, Any]:
     """
     with _opened(path) as (file, header):
         topology, schedule = header.topology, header.schedule
-        provenance, facts = json.loads(schedule.provenance), _facts(schedule)
+        provenance = json.loads(schedule.provenance)
         stored = header.count("schedule.chunk")
         return {
-            "version": schedule.version,
+            "version": VERSION,
             "writer": header.writer,
             "file_bytes": _size(file),
             "topology": {
@@ -294,7 +282,7 @@ def peek(path: Location) -> dict[str, Any]:
             "transfers": stored * prod(schedule.orders),
             "stored_transfers": stored,
             "time_s": schedule.time_ps * 1e-12,
-            "engine": facts["engine"] or None,
+            "engine": schedule.facts.engine or None,
             "provenance": provenance,
         }
 
@@ -318,7 +306,7 @@ def _column(schedule: Schedule, name: str) -> np.ndarray[Any, Any]:
 def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
     topology = schedule.topology
     return _Header(
-        writer={"tacos": metadata.version("tacos-ccl")},
+        writer={"tacos": __version__},
         topology=_Topology(**{f: getattr(topology, f) for f in _Topology.__struct_fields__}),
         collective=[
             _Part(
@@ -351,27 +339,9 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
 
 
 def _facts(header: _Schedule) -> dict[str, Any]:
-    """Return the schedule's typed fields. Old versions store them in the provenance, which may hold anything."""
-    told = json.loads(header.provenance)
-    if header.facts is None:
-        engine, bound_s = told.get("engine"), told.get("bound_s")
-        known = type(bound_s) in (int, float) and 0 <= bound_s < 2**63 * 1e-12
-        facts = {
-            "engine": engine if isinstance(engine, str) else "",
-            "bound_ps": round(bound_s * 1e12) if known else None,
-            "consistent": told.get("consistent") is not False,
-            "cut_short": told.get("cut_short") is True,
-            "matched_ports": told.get("ports") == "matched",
-        }
-    else:
-        facts = msgspec.structs.asdict(header.facts)
-        rejected, file = facts.pop("rejected"), facts.pop("file")
-        if file is not None:
-            return facts | {"rejected": rejected} | msgspec.structs.asdict(file)
-    rejected = told.get("rejected")
-    sentences = isinstance(rejected, list) and all(isinstance(one, str) for one in rejected)
-    of_file = {f: v for f, v in facts_in(told).items() if f in _File.__struct_fields__}
-    return facts | of_file | {"rejected": rejected if sentences else []}
+    """Return the schedule's typed fields."""
+    facts = msgspec.structs.asdict(header.facts)
+    return facts | msgspec.structs.asdict(facts.pop("file"))
 
 
 def _topology(header: _Topology, columns: _Columns) -> Topology:
@@ -452,7 +422,7 @@ def _read_header(file: BinaryIO) -> _Header:
             f"version is {version}, but this version of tacos reads up to {VERSION}; upgrade it"
         )
     if version < 1:
-        raise ValueError(f"version is {version}; it must be 1 to {VERSION}")
+        raise ValueError(f"version is {version}; it must be {VERSION}")
     length = _PREAMBLE + int.from_bytes(preamble[12:16], "little")
     if _block_bytes(length) > size:
         raise ValueError(
@@ -462,10 +432,6 @@ def _read_header(file: BinaryIO) -> _Header:
     file.seek(0)
     _read_block(file, memoryview(payload), "the header")
     header: _Header = _decoded(memoryview(payload)[_PREAMBLE:], _Header, "the header")
-    if header.schedule.version != version:
-        fields = {1: "no field facts", 2: "facts without rejected and file"}
-        has = fields.get(version, "facts with rejected and file")
-        raise ValueError(f"schedule: version {version} has {has}")
     _check(header, _block_bytes(length), size)
     return header
 
@@ -489,8 +455,8 @@ def _check(header: _Header, header_bytes: int, size: int) -> None:
     # An NPU without links takes memory, but no space in the file.
     if header.topology.npus > size:
         raise ValueError(f"npus is {header.topology.npus}, more than the file has bytes")
-    file = header.schedule.facts and header.schedule.facts.file
-    if file and (most := max(file.min_bytes, file.max_bytes)) >= 2**64:
+    file = header.schedule.facts.file
+    if (most := max(file.min_bytes, file.max_bytes)) >= 2**64:
         raise ValueError(f"min_bytes and max_bytes must be below 2^64; got {most}")
     if not _is_object(header.schedule.provenance):
         raise ValueError("provenance must be the text of a JSON object")

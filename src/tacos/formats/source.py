@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from tacos._support.files import Location, Stream
 from tacos.errors import FormatError
@@ -23,6 +23,7 @@ __all__ = ["about", "beginning", "bytes_of", "fields_of", "quantity", "quoted", 
 
 MOST_BYTES = 1 << 29
 _HEAD = 1 << 16
+_Record = TypeVar("_Record")
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def quantity(text: str) -> Quantity:
     return text
 
 
-def fields_of(data: Any, kind: Any) -> Any:
+def fields_of(data: object, kind: type[_Record]) -> _Record:
     """Convert decoded JSON or YAML to an instance of a msgspec `kind`; a ValueError names the field.
 
     >>> import msgspec

@@ -180,7 +180,7 @@ def schema() -> dict[str, Any]:
 _PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`", re.DOTALL)
 
 
-def decoded(data: Any) -> File:
+def decoded(data: object) -> File:
     """Return the typed fields of a file's values.
 
     Raises:

@@ -141,7 +141,7 @@ def write(topology: Topology, path: Location) -> None:
 # Meaning.
 
 
-class _Nodes:
+class _NodeNames:
     """Nodes by number, name, range or pattern."""
 
     def __init__(self, names: Sequence[str], place: str = "") -> None:
@@ -315,7 +315,7 @@ class _Reader:
                 f"{place} has {len(given)} changes; it must have one of {', '.join(kinds)}"
             )
         npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
-        nodes = _Nodes(topology.names or npus + switches)
+        nodes = _NodeNames(topology.names or npus + switches)
         if edit.drop_links is not None:
             gone = _choices(nodes, edit.drop_links, f"{place}.drop_links")
             return lambda topology: build.drop_links(topology, *gone, both=edit.both)
@@ -363,13 +363,13 @@ class _Reader:
             if kind.machine is not None:
                 self._add_machine(kind.machine, ids)
             self._add_links(
-                kind.links, _Nodes(kind.inner, f"{kind.place}: "), f"{kind.place}.links", ids
+                kind.links, _NodeNames(kind.inner, f"{kind.place}: "), f"{kind.place}.links", ids
             )
             first_npu += kind.count * kind.npus
             first_switch += kind.count * kind.switches
         names += plain[own_npus:] + racked
         bits += _bits(file.switches) + [0] * len(racked)
-        nodes = _Nodes(names)
+        nodes = _NodeNames(names)
         if file.racks is not None:
             self._add_racks(file.racks, kinds, npus + switches - len(racked))
         self._add_links(file.links, nodes, "links", np.arange(npus + switches)[None])
@@ -474,7 +474,7 @@ class _Reader:
             )
         )
 
-    def _add_links(self, links: list[Link], nodes: _Nodes, field: str, ids: Ints) -> None:
+    def _add_links(self, links: list[Link], nodes: _NodeNames, field: str, ids: Ints) -> None:
         """Add the links between the given nodes, once for each row of `ids`, which numbers them."""
         local: list[Links] = []
         for i, link in enumerate(links):
@@ -490,7 +490,7 @@ class _Reader:
                 block._replace(src=number[block.src], dst=number[block.dst]) for block in local
             ]
 
-    def _add_directed(self, nodes: _Nodes) -> None:
+    def _add_directed(self, nodes: _NodeNames) -> None:
         rows = self.file.directed
         self._make_room(len(rows))
         link = Link(src=0, dst=0)
@@ -553,7 +553,7 @@ class _Reader:
         return raise_if_disconnected(topology) if self.file.connected else topology
 
 
-def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
+def _ends(link: Link, nodes: _NodeNames, place: str) -> Ints:
     """Return the pairs of nodes that a link joins."""
     if link.among is not None:
         if link.src is not None or link.dst is not None:
@@ -580,7 +580,7 @@ def _ends(link: Link, nodes: _Nodes, place: str) -> Ints:
     return pairs
 
 
-def _choices(nodes: _Nodes, given: Choices, place: str) -> list[LinkChoice]:
+def _choices(nodes: _NodeNames, given: Choices, place: str) -> list[LinkChoice]:
     """Return links in the form that the editing functions take; patterns in pairs are replaced by nodes."""
     found: list[LinkChoice] = []
     for i, choice in enumerate(given):

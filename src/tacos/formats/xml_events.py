@@ -1,4 +1,4 @@
-"""Read untrusted XML: elements in order, without fetching files or expanding entities.
+"""Read untrusted XML: elements in order, without fetching files or expanding entities; and write attributes.
 
 The parser is expat of the standard library. A document type declaration is refused, and with it every way to declare an
 entity: there are no entity bombs, and no file or address is opened. The memory for depth and attributes is proportional
@@ -14,10 +14,13 @@ from xml.parsers import expat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Parser", "parse", "root_of"]
+__all__ = ["Parser", "attribute", "parse", "root_of"]
 
 _DEEPEST = 64
 _PIECE = 1 << 16
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+)
 
 
 class Parser:
@@ -112,3 +115,17 @@ def root_of(head: str) -> str:
     with suppress(ValueError):
         parse(head.encode("utf-8", "replace"), first, lambda _: None)
     return names[0] if names else ""
+
+
+def attribute(value: str) -> str:
+    """Return a text as the value of an attribute, in quotes that the text does not contain, if possible.
+
+    The standard library's function for this is in a module that imports clients of HTTP and TLS.
+
+    >>> print(attribute("a & b"), attribute('"a"'))
+    "a &amp; b" '"a"'
+    """
+    text = value.translate(_ESCAPES)
+    if '"' in text and "'" not in text:
+        return f"'{text}'"
+    return '"' + text.replace('"', "&quot;") + '"'

@@ -35,11 +35,12 @@ from tacos.topology.machines import (
     tpu,
     trn2,
 )
-from tacos.topology.spec import parse, specs
+from tacos.topology.spec import Spec, parse, specs
 from tacos.topology.summary import Summary, describe
 
 __all__ = [
     "Model",
+    "Spec",
     "Summary",
     "Topology",
     "degrade",

@@ -11,6 +11,8 @@ from tacos.topology.links import Model, from_links
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable
 
+    import networkx as nx
+
     from tacos._core import Topology
     from tacos.units import Quantity
 
@@ -19,7 +21,7 @@ __all__ = ["from_networkx", "to_networkx"]
 
 @keywords(*Model.__annotations__)
 def from_networkx(
-    graph: Any,
+    graph: nx.Graph[Any],
     *,
     bandwidth: str = "bandwidth",
     latency: str = "latency",
@@ -84,7 +86,7 @@ def from_networkx(
     return from_links(npus, rows, switches=able, names=() if plain else names, **model)
 
 
-def to_networkx(topology: Network) -> Any:
+def to_networkx(topology: Network) -> nx.MultiDiGraph[int]:
     """Return a topology as a networkx MultiDiGraph, which `from_networkx` reads back.
 
     Nodes are numbers with ``kind`` and, where they have them, ``name``, ``multicast`` and ``reduce``; edges

@@ -1,7 +1,8 @@
 """Short names of topologies: ``torus:4x4x4@50GB/s,500ns``, ``dgx-h100:4``, ``ring:4*fc:8``.
 
 A spec is one factor, or a product of several joined by ``*``. A factor is a name, sizes after a colon and,
-for networks of equal links, ``@bandwidth[,latency]``. The table `_NETWORKS` maps names to builders.
+for networks of equal links, ``@bandwidth[,latency]``. The table `NETWORKS` maps names to builders; installed packages
+add theirs with entry points of the group ``tacos.topologies``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
+from tacos._support.plugins import Table
 from tacos.errors import SpecError, keywords, nearest
 from tacos.topology import builders, clusters, machines
 from tacos.topology.links import Model
@@ -19,44 +21,60 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["parse", "specs"]
+__all__ = ["NETWORKS", "Spec", "parse", "specs"]
 
 
-class _Network(NamedTuple):
+class Spec(NamedTuple):
+    """What the name of a spec stands for."""
+
     build: Callable[..., Topology]
-    sizes: str  # the form of the sizes; optional parts are in brackets
+    """Takes the sizes, ``bandwidth`` and ``latency`` if the spec has them, and the keywords of `Model`."""
+    sizes: str
+    """The form of the sizes, such as ``":AxBx…"``; optional parts are in brackets."""
     fewest: int
+    """Smallest number of sizes."""
     most: int
+    """Largest number of sizes."""
     what: str
-    speed: bool = True  # whether @bandwidth,latency is allowed
+    """A description of a few words."""
+    speed: bool = True
+    """Whether ``@bandwidth,latency`` is allowed."""
 
 
 def _machine(
     build: Callable[..., Topology], what: str, boxes: str = "boxes", count: str = "optional"
-) -> _Network:
+) -> Spec:
     if count == "required":
-        return _Network(build, f":{boxes}", 1, 1, what, speed=False)
-    return _Network(build, f"[:{boxes}]", 0, 1, what, speed=False)
+        return Spec(build, f":{boxes}", 1, 1, what, speed=False)
+    return Spec(build, f"[:{boxes}]", 0, 1, what, speed=False)
 
 
-_NETWORKS = {
-    "ring": _Network(builders.ring, ":N", 1, 1, "a bidirectional ring"),
-    "mesh": _Network(builders.mesh, ":AxBx…", 1, 9, "a grid"),
-    "torus": _Network(builders.torus, ":AxBx…", 1, 9, "a grid with wrap-around links"),
-    "hypercube": _Network(builders.hypercube, ":D", 1, 1, "2^D NPUs"),
-    "fc": _Network(builders.fully_connected, ":N", 1, 1, "every NPU linked to every other"),
-    "switch": _Network(builders.switch, ":N", 1, 1, "NPUs on one switch"),
-    "fat-tree": _Network(
+def _obstacle(name: str, _spec: Spec) -> str:
+    """Return what is wrong with a plug-in's name."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name):
+        return 'its name must be of small letters, digits, ".", "+" and "-"'
+    other = _ALSO.get(name) or _WHOLE.get(name)
+    return f"its name is another one of {other}" if other else ""
+
+
+_BUILT_IN = {
+    "ring": Spec(builders.ring, ":N", 1, 1, "a bidirectional ring"),
+    "mesh": Spec(builders.mesh, ":AxBx…", 1, 9, "a grid"),
+    "torus": Spec(builders.torus, ":AxBx…", 1, 9, "a grid with wrap-around links"),
+    "hypercube": Spec(builders.hypercube, ":D", 1, 1, "2^D NPUs"),
+    "fc": Spec(builders.fully_connected, ":N", 1, 1, "every NPU linked to every other"),
+    "switch": Spec(builders.switch, ":N", 1, 1, "NPUs on one switch"),
+    "fat-tree": Spec(
         clusters.fat_tree, ":[PODSx]LEAVESxNPUS", 2, 3, "two or three levels of switches"
     ),
-    "rail": _Network(
+    "rail": Spec(
         clusters.rail, ":BOXESxNPUS", 2, 2, "a switch per box, a switch per rail", speed=False
     ),
-    "dragonfly": _Network(clusters.dragonfly, ":GROUPSxNPUS", 2, 2, "cliques with global links"),
-    "dragonfly+": _Network(
+    "dragonfly": Spec(clusters.dragonfly, ":GROUPSxNPUS", 2, 2, "cliques with global links"),
+    "dragonfly+": Spec(
         clusters.dragonfly_plus, ":GROUPSxLEAVESxNPUS", 3, 3, "two-level trees with global links"
     ),
-    "tpu": _Network(machines.tpu, ":X[xY[xZ]]", 1, 3, "a TPU slice, a 3-D torus"),
+    "tpu": Spec(machines.tpu, ":X[xY[xZ]]", 1, 3, "a TPU slice, a 3-D torus"),
     "dgx-1": _machine(machines.dgx1, "8 V100 in a cube mesh"),
     "dgx-2": _machine(machines.dgx2, "16 V100 on NVSwitch"),
     "ndv2": _machine(machines.ndv2, "8 V100 in a cube mesh, one NIC"),
@@ -103,6 +121,8 @@ _NETWORKS = {
         partial(machines.trn2, ultra=True), "64 Trainium2 in a 4x4x4 torus", "servers"
     ),
 }
+NETWORKS = Table("tacos.topologies", Spec, _BUILT_IN, _obstacle)
+"""What specs can name: the networks of this package, and then those of installed plug-ins."""
 
 _ALSO = {  # other common names
     "fully-connected": "fc",
@@ -170,7 +190,7 @@ def specs() -> dict[str, str]:
     >>> specs()["torus:AxBx…"]
     'a grid with wrap-around links'
     """
-    return {name + network.sizes: network.what for name, network in _NETWORKS.items()}
+    return {name + network.sizes: network.what for name, network in NETWORKS.items()}
 
 
 class _Factor(NamedTuple):
@@ -188,7 +208,7 @@ def _factor(text: str) -> _Factor:
     name = _ALSO.get(name, name)
     if not text.strip():
         raise ValueError("a name is missing")
-    network = _NETWORKS.get(name)
+    network = NETWORKS.get(name)
     if network is None:
         raise ValueError(f'there is no "{name}"')
     counts = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
@@ -205,7 +225,7 @@ def _factor(text: str) -> _Factor:
 
 
 def _build(factor: _Factor, model: Model) -> Topology:
-    return _NETWORKS[factor.name].build(*factor.counts, **factor.speed, **model)
+    return NETWORKS[factor.name].build(*factor.counts, **factor.speed, **model)
 
 
 # --- suggestions ---------------------------------------------------------------------------------
@@ -221,8 +241,8 @@ def _advice(spec: str) -> str:
     if meant != spec and all(_is_one(factor) for factor in meant.split("*")):
         return f"; did you mean {meant}?"
     names = [factor.partition("@")[0].partition(":")[0] for factor in spec.lower().split("*")]
-    known = all(name.strip().replace("_", "-") in _NETWORKS for name in names)
-    return "" if known else f"; use one of {', '.join(_NETWORKS)}, or a file such as net.yaml"
+    known = all(name.strip().replace("_", "-") in NETWORKS for name in names)
+    return "" if known else f"; use one of {', '.join(NETWORKS)}, or a file such as net.yaml"
 
 
 def _meant(text: str) -> str:
@@ -237,7 +257,7 @@ def _meant(text: str) -> str:
     if ":" in found[1]:  # a part of the sizes would be left out
         return text
     ways = [(found[1], found[2] or ""), (head.lower(), "")]  # a name may end with a number
-    guesses = [(nearest(name, _NETWORKS), name, sizes) for name, sizes in ways]
+    guesses = [(nearest(name, NETWORKS), name, sizes) for name, sizes in ways]
     near = [(_alike(name, close), close, sizes) for close, name, sizes in guesses if close]
     if not near:
         return text

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["LinkClass", "Range", "Summary", "describe"]
+__all__ = ["Interval", "LinkClass", "Summary", "describe"]
 
 _SAMPLES = 256
 _STEPS = 10**8  # nodes and links visited per second (measured)
 
 
-class Range(TypedDict):
+class Interval(TypedDict):
     """A quantity over all NPUs."""
 
     min: int
@@ -47,10 +47,10 @@ class Summary(TypedDict):
     link_model: str
     forwarding: str
     reduce_bandwidth_Bps: int
-    out_degree: Range
-    in_degree: Range
-    bandwidth_out_Bps: Range
-    bandwidth_in_Bps: Range
+    out_degree: Interval
+    in_degree: Interval
+    bandwidth_out_Bps: Interval
+    bandwidth_in_Bps: Interval
     diameter_hops: int | None  # None: some NPU cannot reach another
     diameter_sampled: bool  # the diameter is then a lower bound
     link_classes: list[LinkClass]
@@ -95,13 +95,13 @@ def describe(topology: Network) -> Summary:
     )
 
 
-def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64]) -> Range:
+def _range(topology: Topology, ends: NDArray[np.int32], amount: NDArray[np.int64]) -> Interval:
     """Return the smallest, largest and total amount over the NPUs, where each link adds its amount to the NPU at its end."""
     per_node = np.zeros(topology.nodes, np.int64)
     np.add.at(per_node, ends, amount)
     per_npu = per_node[: topology.npus]
     total = sum(per_npu.tolist()) if per_npu.max() > 2**32 else int(per_npu.sum())
-    return Range(min=int(per_npu.min()), max=int(per_npu.max()), total=total)
+    return Interval(min=int(per_npu.min()), max=int(per_npu.max()), total=total)
 
 
 def _link_classes(topology: Topology) -> list[LinkClass]:

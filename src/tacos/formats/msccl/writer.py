@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from tacos.formats.msccl.dialect import (
     limits_exceeded,
 )
 from tacos.formats.msccl.shape import finished, packed
+from tacos.formats.xml_events import attribute
 from tacos.program import ONE_SIDED, STEP_OPS, Program, lift, lower
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _text(program: Program, fields: dict[str, Any]) -> Iterator[str]:
         **fields,
     }
     yield (
-        "<algo " + " ".join(f"{key}={quoteattr(str(value))}" for key, value in head.items()) + ">\n"
+        "<algo " + " ".join(f"{key}={attribute(str(value))}" for key, value in head.items()) + ">\n"
     )
     first = [*first_thread(program).tolist(), program.threads]
     small = whole // program.ranks

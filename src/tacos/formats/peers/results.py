@@ -53,7 +53,7 @@ class Result:
         *,
         engine: str,
         name: str = "",
-        **more: Any,
+        **facts: object,
     ) -> Schedule:
         """Return the hops as a schedule, on the given topology or on the links that they use.
 
@@ -75,7 +75,7 @@ class Result:
         if topology is None:
             topology, links = self._implied(ways)
             table = routes(topology, links=links)
-            more["topology"] = "the links that the result uses"
+            facts["topology"] = "the links that the result uses"
         else:
             table = routes(topology, pairs=([w[0] for w in ways], [w[-1] for w in ways]))
         return retime(
@@ -85,7 +85,7 @@ class Result:
             chunk=[chunk[c] for _, c, _, _, _ in self.hops],
             step=self._steps(),
             op=self._ops(),
-            provenance={"engine": engine} | ({"name": name} if name else {}) | more,
+            provenance={"engine": engine} | ({"name": name} if name else {}) | facts,
         ).with_facts(engine=engine, name=name)
 
     def _nodes(self) -> Iterator[tuple[Any, int, int, int, tuple[int, ...]]]:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from tacos._support.plugins import Table
 from tacos._support.variables import read
 from tacos.collective import kind_of
 
@@ -241,7 +242,7 @@ class CarrierKind:
 
 _UNSIGNED = frozenset({"uint16", "uint32", "uint64"})
 
-CARRIERS: dict[str, CarrierKind] = {
+_BUILT_IN: dict[str, CarrierKind] = {
     kind.name: kind
     for kind in (
         CarrierKind("tcp", "tacos.runtime.carriers.tcp", label="TCP", reference="gloo"),
@@ -267,7 +268,16 @@ CARRIERS: dict[str, CarrierKind] = {
         ),
     )
 }
-"""The carriers by name. The first of each kind of memory is the default for it."""
+
+
+def _obstacle(name: str, kind: CarrierKind) -> str:
+    """Return what is wrong with a plug-in's record."""
+    return "" if kind.name == name else f"its record has another name, {kind.name!r}"
+
+
+CARRIERS = Table("tacos.carriers", CarrierKind, _BUILT_IN, _obstacle)
+"""The carriers by name. The first of each kind of memory is the default for it. Installed packages add theirs with entry
+points of the group ``tacos.carriers``."""
 
 
 def described(collective: Collective) -> str:

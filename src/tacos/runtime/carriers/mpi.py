@@ -19,7 +19,13 @@ from mpi4py import MPI
 from tacos.errors import CommunicationError
 from tacos.program import STEP_OPS
 from tacos.runtime.carriers import Carrier, Unavailable, described
-from tacos.runtime.carriers.mpi_notices import LONGEST_TEXT, Announced, Kind, Notice, Notices
+from tacos.runtime.carriers.mpi_control import (
+    LONGEST_TEXT,
+    Announced,
+    ControlMessage,
+    ControlMessages,
+    Kind,
+)
 from tacos.runtime.rendezvous.mpi import MpiRendezvous
 from tacos.runtime.rendezvous.waiting import pause
 
@@ -132,7 +138,7 @@ class Mpi(Carrier):
     received into memory, so that ranks cannot deadlock on each other's memory.
     """
 
-    def __init__(self, comm: Any, *, timeout: float) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, timeout: float) -> None:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.timeout = timeout
@@ -145,16 +151,18 @@ class Mpi(Carrier):
         machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._spins = 1000 if machine.Get_size() <= len(os.sched_getaffinity(0)) else 2
         machine.Free()
-        self._largest_tag: int = self.data.Get_attr(MPI.TAG_UB)
+        largest = self.data.Get_attr(MPI.TAG_UB)
+        assert isinstance(largest, int)  # every MPI sets this attribute
+        self._largest_tag = largest
         self._calls = 0
         self._names: dict[int, str] = {}  # names of algorithms for messages
         self._call: _Call | None = None
         self._early: dict[tuple[int, int], deque[_Early]] = defaultdict(deque)
         self._announced: dict[tuple[int, int], Announced] = {}  # by peer and call
         self._spare: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
-        self._requests: list[Any] = []
+        self._requests: list[MPI.Request] = []
         self._posted: list[_Posted] = []
-        self._notices = Notices(self._control)
+        self._control_messages = ControlMessages(self._control)
         self.rendezvous = MpiRendezvous(self._control, timeout=timeout)
 
     @property
@@ -301,7 +309,12 @@ class Mpi(Carrier):
             self._post(request, then, receives=True)
 
     def _post(
-        self, request: Any, then: Callable[[], None], *, receives: bool = False, counts: bool = True
+        self,
+        request: MPI.Request,
+        then: Callable[[], None],
+        *,
+        receives: bool = False,
+        counts: bool = True,
     ) -> None:
         counts = counts and self._call is not None
         self._requests.append(request)
@@ -318,9 +331,9 @@ class Mpi(Carrier):
         done = done or []
         completed = [self._posted[index] for index in done]
         for index in sorted(done, reverse=True):
-            for rows in (self._requests, self._posted):
-                rows[index] = rows[-1]
-                rows.pop()
+            self._requests[index], self._posted[index] = self._requests[-1], self._posted[-1]
+            self._requests.pop()
+            self._posted.pop()
         for posted in completed:
             if posted.counts and self._call is not None:
                 self._call.left -= 1
@@ -377,27 +390,27 @@ class Mpi(Carrier):
                 del self._early[key]
             self._arrived(*early.taker, key[0], early.data)
 
-    # --- notices
+    # --- control messages
 
     def _listen(self) -> bool:
-        """Handle all notices that have arrived; return whether there were any."""
+        """Handle all control messages that have arrived; return whether there were any."""
         if self._failure:
             raise CommunicationError(self._failure)
         heard = False
-        while notice := self._notices.next():
+        while message := self._control_messages.next():
             heard = True
-            self._heed(notice)
+            self._heed(message)
         return heard
 
-    def _say(self, peer: int, kind: Kind, text: str = "") -> Any:
+    def _say(self, peer: int, kind: Kind, text: str = "") -> MPI.Request:
         own = self._call.own if self._call is not None else Announced(self._calls, -1, 0, "", "")
-        return self._notices.send(peer, kind, own, text)
+        return self._control_messages.send(peer, kind, own, text)
 
     def _notify(self, peer: int, kind: Kind) -> None:
         self._post(self._say(peer, kind), _nothing)
 
-    def _heed(self, notice: Notice) -> None:
-        kind, peer, theirs, text = notice
+    def _heed(self, message: ControlMessage) -> None:
+        kind, peer, theirs, text = message
         if kind == Kind.ABORT:
             self._failure = self._failure or text
             self._drop([])
@@ -496,11 +509,11 @@ class Mpi(Carrier):
     def _drop(self, last: list[Any]) -> None:
         """Wait a little for what was sent, and withdraw the receives: their memory is the caller's."""
         receives = [r for r, p in zip(self._requests, self._posted, strict=True) if p.receives]
-        requests = [self._notices.receive, *self._requests, *last]
+        requests = [self._control_messages.receive, *self._requests, *last]
         self._requests, self._posted = [], []
         end, idle = time.monotonic() + _FAREWELL_S, 0
         with contextlib.suppress(MPI.Exception):
-            for request in [self._notices.receive, *receives]:
+            for request in [self._control_messages.receive, *receives]:
                 if request != MPI.REQUEST_NULL:
                     request.Cancel()
             while not MPI.Request.Testall(requests) and time.monotonic() < end:
@@ -509,7 +522,7 @@ class Mpi(Carrier):
 
 
 def _nothing() -> None:
-    """A notice has left."""
+    """A control message has left."""
 
 
 def _steps_of(execution: RankExecutor) -> _Steps:

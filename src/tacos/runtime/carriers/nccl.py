@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+    from torch.distributed import Store
 
     from tacos._core import Program, RankExecutor
     from tacos.runtime.carriers import Meeting, Prepared
@@ -105,7 +106,7 @@ def open_carrier(meeting: Meeting) -> Nccl:
     return Nccl(meeting, _backend(meeting, store, "tacos-nccl"), store, all_chosen=all_chosen)
 
 
-def _store(meeting: Meeting) -> Any:
+def _store(meeting: Meeting) -> Store:
     """Return the store of the ranks' rendezvous, or a new one at rank 0."""
     if isinstance(meeting.rendezvous, StoreRendezvous) and meeting.rendezvous.store is not None:
         return meeting.rendezvous.store
@@ -119,7 +120,7 @@ def _store(meeting: Meeting) -> Any:
     return own or dist.TCPStore(host, int(port), timeout=limit)
 
 
-def _backend(meeting: Meeting, store: Any, name: str) -> Any:
+def _backend(meeting: Meeting, store: Store, name: str) -> dist.ProcessGroupNCCL:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(
         seconds=2 * meeting.timeout
@@ -141,7 +142,12 @@ class Nccl(Carrier):
     """
 
     def __init__(
-        self, meeting: Meeting, backend: Any, store: Any = None, *, all_chosen: bool = False
+        self,
+        meeting: Meeting,
+        backend: dist.ProcessGroupNCCL,
+        store: Store | None = None,
+        *,
+        all_chosen: bool = False,
     ) -> None:
         self.backend = backend
         self.all_chosen = all_chosen
@@ -163,7 +169,7 @@ class Nccl(Carrier):
             self._notes = self._meeting.on_host(_all_gather(self._meeting.size))
         return prepared
 
-    def another(self, name: str) -> Any:
+    def another(self, name: str) -> dist.ProcessGroupNCCL:
         """Return another communicator of NCCL between all ranks, on the GPUs that they have chosen."""
         backend = _backend(self._meeting, self._store, name)
         backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
@@ -192,7 +198,7 @@ class Nccl(Carrier):
             dtype
         )
 
-    def event(self, device: torch.device) -> Any:
+    def event(self, device: torch.device) -> torch.cuda.Event:
         """Return an event that the GPU reaches after all work enqueued so far."""
         return torch.cuda.current_stream(device).record_event()
 
@@ -220,7 +226,7 @@ class Nccl(Carrier):
                     f"the ranks do not agree: rank {rank} runs {theirs}, rank 0 runs {said[0]}"
                 )
 
-    def wait_for(self, event: Any) -> None:
+    def wait_for(self, event: torch.cuda.Event) -> None:
         """Wait for the GPU, and check on the peers, since NCCL does not detect that one has died."""
         begin = looked = time.monotonic()
         left: tuple[float, str] | None = None

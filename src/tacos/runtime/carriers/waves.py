@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from torch.distributed import ProcessGroupNCCL
 
     from tacos._core import Program, RankLayout, Waves
 
@@ -70,7 +71,7 @@ class GpuAlgorithm:
     def __init__(
         self,
         program: Program,
-        backend: Any,
+        backend: ProcessGroupNCCL,
         *,
         ranks: Sequence[int] | None = None,
         peers: Mapping[int, int] | None = None,

@@ -5,20 +5,20 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpi4py import MPI
 
-__all__ = ["LONGEST_TEXT", "Announced", "Kind", "Notice", "Notices"]
+__all__ = ["LONGEST_TEXT", "Announced", "ControlMessage", "ControlMessages", "Kind"]
 
 _TAG = 1
-"""Tag of notices on their communicator; the rendezvous uses other tags."""
+"""Tag of control messages on their communicator; the rendezvous uses other tags."""
 _HEAD = struct.Struct("<BiIiq16s8s")
 LONGEST_TEXT = 500  # characters
 
 
 class Kind(enum.IntEnum):
-    """The kind of a notice."""
+    """The kind of a control message."""
 
     CALL = 0
     ABORT = 1
@@ -41,8 +41,8 @@ class Announced:
         return f"{self.count} elements of {self.dtype} ({self.op})"
 
 
-class Notice(NamedTuple):
-    """A notice of a peer, with its call."""
+class ControlMessage(NamedTuple):
+    """A control message of a peer, with its call."""
 
     kind: Kind
     peer: int
@@ -50,14 +50,14 @@ class Notice(NamedTuple):
     text: str
 
 
-class Notices:
-    """Notices from and to all ranks of a communicator.
+class ControlMessages:
+    """Control messages from and to all ranks of a communicator.
 
     Args:
         comm: An mpi4py communicator on which nothing else uses the tag.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm, self._rank = comm, comm.Get_rank()
         self._expect()
 
@@ -65,18 +65,18 @@ class Notices:
         self._data = bytearray(_HEAD.size + 4 * LONGEST_TEXT)
         self.receive = self._comm.Irecv([self._data, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
 
-    def next(self) -> Notice | None:
-        """Return a notice that has arrived, or None."""
+    def next(self) -> ControlMessage | None:
+        """Return a control message that has arrived, or None."""
         if not self.receive.Test():
             return None
         data = self._data
         self._expect()
         kind, peer, call, algorithm, count, dtype, op = _HEAD.unpack_from(data)
         about = Announced(call, algorithm, count, _text(dtype), _text(op))
-        return Notice(Kind(kind), peer, about, _text(bytes(data[_HEAD.size :])))
+        return ControlMessage(Kind(kind), peer, about, _text(bytes(data[_HEAD.size :])))
 
-    def send(self, peer: int, kind: Kind, about: Announced, text: str = "") -> Any:
-        """Send a notice to a peer; return the request, which must complete."""
+    def send(self, peer: int, kind: Kind, about: Announced, text: str = "") -> MPI.Request:
+        """Send a control message to a peer; return the request, which must complete."""
         head = _HEAD.pack(
             kind,
             self._rank,
