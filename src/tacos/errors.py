@@ -15,6 +15,7 @@
         └── SpecError          a short name such as ``torus:4x4`` is wrong (also a ValueError)
 
     UserWarning
+    ├── PluginWarning          a plug-in cannot be used and is left out
     ├── WorkerLostWarning      a worker of a sweep or search died, and others do its work
     └── WrongScheduleWarning   an engine failed, or returned a wrong schedule, which was rejected
 """
@@ -37,6 +38,7 @@ __all__ = [
     "InfeasibleError",
     "LabError",
     "LimitError",
+    "PluginWarning",
     "SpecError",
     "TacosError",
     "VerificationError",
@@ -63,6 +65,10 @@ class WrongScheduleWarning(UserWarning):
 
 class WorkerLostWarning(UserWarning):
     """A worker of a sweep or search died; the message says what is run again."""
+
+
+class PluginWarning(UserWarning):
+    """A plug-in cannot be used and is left out; the message names its package and says why."""
 
 
 class FormatError(TacosError, ValueError):

@@ -73,11 +73,6 @@ class Execution:
     ordered: bool = True
     runs: int = field(default=0, compare=False)
 
-    @property
-    def dependencies_ps(self) -> int:
-        """The former name of ``first_come_ps``."""
-        return self.first_come_ps
-
     def time_ps(self, target: str | None = None) -> int:
         """Return the time under the target's rule or, without a target, the time under the slowest rule.
 
@@ -90,8 +85,7 @@ class Execution:
     def rows(self, target: str | None = None) -> dict[str, float]:
         """Return the times in seconds, for tables and JSON: for the target, then under each rule.
 
-        A program has no row for the schedule's order. ``executed_dependencies_s`` is the former name of
-        ``executed_first_come_s``.
+        A program has no row for the schedule's order.
 
         >>> Execution(10**6, 12 * 10**5, 13 * 10**5).rows("tcp")["executed_s"]
         1.3e-06
@@ -102,7 +96,6 @@ class Execution:
             **in_order,
             "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
-            "executed_dependencies_s": self.first_come_ps * 1e-12,
         }
 
 
@@ -226,8 +219,8 @@ def executed(schedule: Schedule, rule: Rule) -> Trace:
     :func:`execution` under the rule.
 
     >>> import tacos
-    >>> hub = tacos.topology.switch(4)
-    >>> schedule = tacos.synthesize(hub, tacos.collective.all_to_all(hub, "4MB"))
+    >>> switch = tacos.topology.switch(4)
+    >>> schedule = tacos.synthesize(switch, tacos.collective.all_to_all(switch, "4MB"))
     >>> executed(schedule, "shared").time_ps == execution(schedule).shared_ps
     True
     """
@@ -277,8 +270,8 @@ def shares_links(schedule: Schedule) -> bool:
     takes it if it is the network's default route, or one that channels take in turn.
 
     >>> import tacos
-    >>> ring, hub = tacos.topology.ring(4), tacos.topology.switch(4)
-    >>> [shares_links(tacos.synthesize(t, tacos.collective.all_to_all(t, "4MB"))) for t in (ring, hub)]
+    >>> ring, switch = tacos.topology.ring(4), tacos.topology.switch(4)
+    >>> [shares_links(tacos.synthesize(t, tacos.collective.all_to_all(t, "4MB"))) for t in (ring, switch)]
     [False, True]
     """
     table = schedule.routes

@@ -404,8 +404,7 @@ def unpacked(data: bytes, name: str = "schedule.tacos") -> Schedule:
     """
     source = BytesIO(data)
     source.name = name
-    loaded: Schedule = formats.load(source, format="tacos")
-    return loaded
+    return formats.load(source, kind=Schedule, format="tacos")
 
 
 def difference(schedule: Schedule, plan: Plan) -> str:

@@ -81,7 +81,7 @@ class Nodes:
     def _names(self) -> dict[str, int]:
         return {name: node for node, name in enumerate(self._topology.names)}
 
-    def node(self, given: Any, *, what: str = "node") -> int:
+    def node(self, given: object, *, what: str = "node") -> int:
         """Return the number of a node; `what` is the field's name in messages, here and below.
 
         Raises:
@@ -92,7 +92,7 @@ class Nodes:
             raise ValueError(self._unknown(given, what, "node", self._topology.nodes))
         return found
 
-    def npu(self, given: Any, *, what: str = "npu", listed: bool = False) -> int:
+    def npu(self, given: object, *, what: str = "npu", listed: bool = False) -> int:
         """Return the number of an NPU; `listed` words the message for an entry of a list.
 
         Raises:
@@ -105,7 +105,7 @@ class Nodes:
             raise ValueError(f"{what} is {given!r}, which is a switch, not an NPU")
         return found
 
-    def npus(self, given: Iterable[Any], *, what: str = "npus") -> list[int]:
+    def npus(self, given: Iterable[object], *, what: str = "npus") -> list[int]:
         """Return the numbers of several NPUs, which must differ."""
         found = [self.npu(one, what=f"{what}[{i}]") for i, one in enumerate(given)]
         seen: set[int] = set()
@@ -143,7 +143,7 @@ class Nodes:
                 found += matching
         return found
 
-    def links(self, given: Any, *, both: bool = False, what: str = "link") -> NDArray[np.int64]:
+    def links(self, given: object, *, both: bool = False, what: str = "link") -> NDArray[np.int64]:
         """Return the numbers of the links that a choice names.
 
         Args:
@@ -168,7 +168,7 @@ class Nodes:
 
     # Parsing of texts and pairs.
 
-    def _find(self, given: Any, what: str) -> int | None:
+    def _find(self, given: object, what: str) -> int | None:
         """Return the node that a number or a text names, or None."""
         topology = self._topology
         if isinstance(given, int | np.integer) and not isinstance(given, bool):
@@ -195,7 +195,7 @@ class Nodes:
         end = topology.npus if printed[1].startswith("npu") else topology.nodes
         return node if node < end else None
 
-    def _choice(self, given: Any, what: str) -> int | tuple[int, int]:
+    def _choice(self, given: object, what: str) -> int | tuple[int, int]:
         count = self._topology.links
         if isinstance(given, tuple | list) and len(given) == 2:
             return self._end(given, 0, what), self._end(given, 1, what)
@@ -274,12 +274,12 @@ class Nodes:
 
     def _unknown(
         self,
-        given: Any,
+        given: object,
         what: str,
         kind: str,
         count: int,
         *,
-        inside: Any = None,
+        inside: object = None,
         listed: bool = False,
     ) -> str:
         sentence = f"{what} is {given!r}, but there is no such {kind}"
@@ -315,7 +315,7 @@ def link_name(topology: Topology, link: int) -> str:
     return " -> ".join(topology.node_name(end) for end in ends)
 
 
-def link_of(topology: Topology, given: Any, *, what: str = "link") -> int:
+def link_of(topology: Topology, given: object, *, what: str = "link") -> int:
     """Return the number of one link.
 
     Raises:

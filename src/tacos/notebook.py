@@ -24,6 +24,7 @@ from tacos.workload import COLL, COMMS, KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pandas import DataFrame
     from rich.table import Table
 
 __all__ = ["frame", "html"]
@@ -47,7 +48,7 @@ def html(item: Topology | Schedule | Program | Trace | Comparison | Sweep) -> st
     return next(show(item) for kind, show in _SHOWN.items() if isinstance(item, kind))
 
 
-def frame(item: Topology | Schedule | Workload) -> Any:
+def frame(item: Topology | Schedule | Workload) -> DataFrame:
     """Return a pandas DataFrame of a network's links, a schedule's transfers or a workload's nodes.
 
     Codes are replaced by names, and node numbers are followed by names.

@@ -25,6 +25,8 @@ from tacos.nodes import Network, topology_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import ArrayLike
+
     from tacos.units import Quantity
 
 __all__ = [
@@ -234,7 +236,9 @@ _INT_COLUMNS = (
 )
 
 
-def replaced(program: Program, **columns: Any) -> Program:
+def replaced(
+    program: Program, *, collective: Collective | None = None, **columns: ArrayLike
+) -> Program:
     """Return the program with another collective or some columns replaced.
 
     >>> import tacos
@@ -251,7 +255,7 @@ def replaced(program: Program, **columns: Any) -> Program:
         for name in (*_BYTE_COLUMNS, *_LONG_COLUMNS, *_INT_COLUMNS)
     }
     return Program(
-        collective=columns.get("collective", program.collective),
+        collective=program.collective if collective is None else collective,
         in_place=program.in_place,
         provenance=json.dumps(program.provenance),
         **{name: getattr(program, name) for name in FACTS},

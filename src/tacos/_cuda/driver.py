@@ -7,7 +7,6 @@ which the driver translates once per process. A :class:`Gpu` uses the process's 
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Buffer", "Gpu", "gpu", "obstacle", "too_little_memory"]
+__all__ = ["DeviceArray", "Gpu", "gpu", "obstacle", "too_little_memory"]
 
 _UNKNOWN_PTX = (218, 222)  # errors for PTX of a version that the driver does not know
 _size = ctypes.c_size_t  # ctypes passes plain integers as 32 bits
 
-Argument: TypeAlias = "Buffer | tuple[Buffer, ...] | np.uint32 | np.uint64"
+Argument: TypeAlias = "DeviceArray | tuple[DeviceArray, ...] | np.uint32 | np.uint64"
 
 _SHARE_OF_MEMORY = 0.95
 _PIECE = 64 << 20
@@ -40,7 +39,7 @@ _PROCESSORS, _MAJOR, _MINOR, _COOPERATIVE = (
 )  # attributes of a device, by the driver's numbers
 
 
-class Buffer:
+class DeviceArray:
     """Memory on the device, freed when it is dropped."""
 
     __slots__ = ("_gpu", "address", "nbytes")
@@ -57,13 +56,13 @@ class Buffer:
             with self._gpu.current():
                 self._gpu.call("cuMemFree_v2", self.address)
 
-    def fill(self, byte: int) -> Buffer:
+    def fill(self, byte: int) -> DeviceArray:
         """Set every byte."""
         if self.nbytes:
             self._gpu.call("cuMemsetD8_v2", self.address, ctypes.c_ubyte(byte), _size(self.nbytes))
         return self
 
-    def put(self, values: NDArray[Any]) -> Buffer:
+    def put(self, values: NDArray[Any]) -> DeviceArray:
         """Copy an array of the buffer's size into it."""
         array = np.ascontiguousarray(values)
         assert array.nbytes <= self.nbytes
@@ -99,6 +98,8 @@ class Buffer:
             if nbytes:
                 copy(0, nbytes)
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(_COPYING_THREADS) as pool:
             list(pool.map(one, range(0, nbytes, _PIECE)))
 
@@ -154,13 +155,13 @@ class Gpu:
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
-    def empty(self, nbytes: int) -> Buffer:
+    def empty(self, nbytes: int) -> DeviceArray:
         """Allocate memory without setting its content."""
-        return Buffer(self, nbytes)
+        return DeviceArray(self, nbytes)
 
-    def upload(self, values: NDArray[Any]) -> Buffer:
+    def upload(self, values: NDArray[Any]) -> DeviceArray:
         """Allocate memory and copy an array into it."""
-        return Buffer(self, values.nbytes).put(values)
+        return DeviceArray(self, values.nbytes).put(values)
 
     def launch(
         self,
@@ -281,7 +282,7 @@ def too_little_memory(what: str, needed: float) -> str:
 def _as_passed(
     argument: Argument,
 ) -> ctypes.c_uint32 | ctypes.c_uint64 | ctypes.Array[ctypes.c_uint64]:
-    if isinstance(argument, Buffer):
+    if isinstance(argument, DeviceArray):
         return argument.address
     if isinstance(argument, tuple):
         return (ctypes.c_uint64 * len(argument))(*(one.address.value for one in argument))

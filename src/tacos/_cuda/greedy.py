@@ -139,8 +139,8 @@ def solve(
 def _match(
     device: driver.Gpu,
     problem: dict[str, Any],
-    columns: dict[str, driver.Buffer],
-    log: list[driver.Buffer],
+    columns: dict[str, driver.DeviceArray],
+    log: list[driver.DeviceArray],
     npus: int,
     chunks: int,
     progress: Callable[[float], object] | None,

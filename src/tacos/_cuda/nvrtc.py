@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tacos.errors import TacosError
 
-__all__ = ["KERNELS", "compile", "digest"]
+__all__ = ["KERNELS", "compile", "digest", "shipped"]
 
 KERNELS = Path(__file__).parent
 _OLDEST = "compute_70"
@@ -78,11 +78,20 @@ def _library() -> ctypes.CDLL:
     raise TacosError('NVRTC is not installed: pip install "tacos-ccl[cuda]"')
 
 
+def shipped(file: Path) -> str:
+    """Return what the package ships for a kernel file: its name and digest, and its PTX.
+
+    Raises:
+        TacosError: NVRTC is not installed, or the file does not compile.
+    """
+    source = file.read_text()
+    text = compile(source, name=file.name).decode().rstrip("\0\n")
+    return f"// {file.name} {digest(source)}\n{text}\n"
+
+
 def _renew() -> None:
     for file in sorted(KERNELS.glob("*.cu")):
-        source = file.read_text()
-        text = compile(source, name=file.name).decode().rstrip("\0\n")
-        file.with_suffix(".ptx").write_text(f"// {file.name} {digest(source)}\n{text}\n")
+        file.with_suffix(".ptx").write_text(shipped(file))
         sys.stderr.write(f"wrote {file.stem}.ptx\n")
 
 

@@ -12,14 +12,19 @@ dimensions, and :func:`~tacos.design.upgrade.upgrade` finds the links of any net
 
 from __future__ import annotations
 
-from tacos.design.bandwidths import Design, Sensitivity, optimize
-from tacos.design.dimensions import PRICES, Dimension, Price, build, dimensions, prices
-from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob
-from tacos.design.libra import libra
-from tacos.design.models import ModelJob
-from tacos.design.shapes import NetworkFront, Shape, shapes
-from tacos.design.upgrade import LinkKind, Upgrade, upgrade
-from tacos.design.workloads import from_workload, load_job
+from typing import TYPE_CHECKING
+
+from tacos._support.deferred import gather
+
+if TYPE_CHECKING:
+    from tacos.design.bandwidths import Design, Sensitivity, optimize
+    from tacos.design.dimensions import PRICES, Dimension, Price, build, dimensions, prices
+    from tacos.design.jobs import Call, Compute, Group, Ranks, TrainingJob
+    from tacos.design.libra import libra
+    from tacos.design.models import ModelJob
+    from tacos.design.shapes import NetworkFront, Shape, shapes
+    from tacos.design.upgrade import LinkKind, Upgrade, upgrade
+    from tacos.design.workloads import from_workload, load_job
 
 __all__ = [
     "PRICES",
@@ -47,3 +52,17 @@ __all__ = [
     "shapes",
     "upgrade",
 ]
+
+gather(
+    __name__,
+    {
+        "bandwidths": ("Design", "Sensitivity", "optimize"),
+        "dimensions": ("PRICES", "Dimension", "Price", "build", "dimensions", "prices"),
+        "jobs": ("Call", "Compute", "Group", "Ranks", "TrainingJob"),
+        "libra": ("libra",),
+        "models": ("ModelJob",),
+        "shapes": ("NetworkFront", "Shape", "shapes"),
+        "upgrade": ("LinkKind", "Upgrade", "upgrade"),
+        "workloads": ("from_workload", "load_job"),
+    },
+)

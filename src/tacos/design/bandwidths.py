@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tacos.design.convex import Optimum, Timing
     from tacos.design.dimensions import Cost, Dimension, Dimensions
     from tacos.design.jobs import Overlap, Timed
+    from tacos.design.workloads import Work
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -140,7 +141,7 @@ class Design:
 
 def optimize(
     dims: Dimensions,
-    workloads: Any,
+    workloads: Work | Iterable[Work],
     *,
     budget: units.Quantity | None = None,
     objective: Objective = "time",

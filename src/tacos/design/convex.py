@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tacos._support.solver import LinearProgram, Session
+from tacos._support.solver import IncrementalSolver, LinearProgram
 from tacos.errors import TacosError
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ class LeastTime:
         self.used: NDArray[np.intp] = np.flatnonzero(used)
         self._row_scale = np.maximum(np.abs(rows * start).max(axis=1, initial=0.0), 1e-300)
         self._layout()
-        self._session = Session(self._linear_program(), tolerance=1e-10)
+        self._solver = IncrementalSolver(self._linear_program(), tolerance=1e-10)
         self._least = np.full(len(start), _FIRST[0])
-        self._last: _Binding | None = None
+        self._last: _ActiveSet | None = None
 
     def seconds(self, bandwidths: Floats) -> float:
         """Return the sum of the steps' times."""
@@ -132,7 +132,7 @@ class LeastTime:
         self.upper[row] = upper
         scale = self._row_scale[row]
         low = float(self.lower[row] / scale)
-        self._session.limit_row(self._first_limit + row, low, float(upper / scale))
+        self._solver.limit_row(self._first_limit + row, low, float(upper / scale))
 
     def solve(self) -> Optimum:
         """Return the optimum.
@@ -145,7 +145,7 @@ class LeastTime:
         best_x, best_s, lower, duals = self.unit, math.inf, -math.inf, np.zeros(0)
         least, stalled = math.inf, 0
         for round_ in range(_ROUNDS):
-            found = self._session.solve()
+            found = self._solver.solve()
             if found.status != "optimal" or found.values is None or found.duals is None:
                 raise TacosError(f"the linear solver gave up on the bandwidths: {found.status}")
             duals = found.duals
@@ -248,7 +248,7 @@ class LeastTime:
         self._least = np.minimum(self._least, points)
         p = points[self.used]
         row = np.arange(len(p))
-        self._session.add_rows(
+        self._solver.add_rows(
             (
                 np.concatenate([row, row]),
                 np.concatenate([self.used, self.used + len(x)]),
@@ -297,7 +297,7 @@ class LeastTime:
 
     # Newton's method: unknowns are x, t and the steps' times, then the multipliers of what binds.
 
-    def _binding(self, values: Floats, duals: Floats) -> _Binding:
+    def _binding(self, values: Floats, duals: Floats) -> _ActiveSet:
         """Return what binds in a solution of the linear program."""
         pairs, paths, prices = self._multipliers(duals)
         scaled = prices * self._row_scale / self.second
@@ -307,9 +307,9 @@ class LeastTime:
         z = np.concatenate([values[: len(self.unit)], values[self._t :]])
         z[: len(self.unit)] = np.maximum(z[: len(self.unit)], 1e-12)
         y = np.concatenate([pairs[on_pair], paths[on_path], scaled[on_row]])
-        return _Binding(on_pair, on_path, on_row, z, y)
+        return _ActiveSet(on_pair, on_path, on_row, z, y)
 
-    def _newton(self, start: _Binding) -> Optimum | None:
+    def _newton(self, start: _ActiveSet) -> Optimum | None:
         """Polish an approximate solution to the optimum; None if other limits bind, or the result is not proven."""
         dims, operations = len(self.unit), int(self._operations[-1])
         on_pair, on_path, on_row = start.pairs, start.paths, start.rows
@@ -353,9 +353,9 @@ class LeastTime:
             )
             z += share * step[:n]
             y += share * step[n:]
-        return self._accepted(_Binding(on_pair, on_path, on_row, z, y))
+        return self._accepted(_ActiveSet(on_pair, on_path, on_row, z, y))
 
-    def _accepted(self, end: _Binding) -> Optimum | None:
+    def _accepted(self, end: _ActiveSet) -> Optimum | None:
         """Return the result of Newton's method if it is within the limits and proven."""
         pairs, paths, rows = np.split(end.y, np.cumsum([len(end.pairs), len(end.paths)]))
         if (
@@ -379,7 +379,7 @@ class LeastTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Binding:
+class _ActiveSet:
     """The pairs of operation and dimension, paths and rows that bind; the unknowns, and their multipliers in this order."""
 
     pairs: NDArray[np.intp]

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tacos.design.convex import Timing
     from tacos.design.dimensions import Cost, Price
     from tacos.design.jobs import Overlap
+    from tacos.design.workloads import Work
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -149,7 +150,7 @@ def _row(point: Shape) -> dict[str, Any]:
 
 def shapes(
     npus: int,
-    workloads: Any,
+    workloads: Work | Iterable[Work],
     *,
     budget: str,
     points: int = _POINTS,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Topology
     from tacos.bound import Binding
     from tacos.design.jobs import Call
+    from tacos.design.workloads import Work
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -114,7 +115,7 @@ class Upgrade:
 
 def upgrade(
     topology: Network,
-    work: Any,
+    work: Work,
     *,
     spend: str = "10%",
     prices: Mapping[str, float] | None = None,

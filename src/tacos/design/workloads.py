@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -39,10 +39,20 @@ if TYPE_CHECKING:
 
 __all__ = ["from_workload", "job", "jobs_of", "load_job"]
 
-Work: TypeAlias = "Timed | Workload | str | os.PathLike[str]"
+
+class HasWorkload(Protocol):
+    """An object with a workload, such as a training step."""
+
+    @property
+    def workload(self) -> Workload:
+        """The workload."""
 
 
-def job(work: Any) -> Timed:
+Work: TypeAlias = "Timed | HasWorkload | Workload | str | os.PathLike[str]"
+"""What can be designed for; see `job`."""
+
+
+def job(work: Work) -> Timed:
     """Return what can be designed for: a job, a workload, something that has one, or a file.
 
     Args:
@@ -70,10 +80,12 @@ def job(work: Any) -> Timed:
     raise ValueError(f"a workload must be a job, a tacos.Workload or a file; got {quoted(work)}")
 
 
-def jobs_of(workloads: Any) -> list[Timed]:
+def jobs_of(workloads: Work | Iterable[Work]) -> list[Timed]:
     """Return what :func:`job` makes of one workload or of each of several."""
-    single = isinstance(workloads, Timed | Workload | str) or not isinstance(workloads, Iterable)
-    found = [job(one) for one in ([workloads] if single else workloads)]
+    if isinstance(workloads, Iterable) and not isinstance(workloads, Timed | Workload | str):
+        found = [job(one) for one in workloads]
+    else:
+        found = [job(workloads)]
     if not found:
         raise ValueError("workloads is empty; give at least one job")
     return found
@@ -231,7 +243,7 @@ _LABELS = {
 
 
 @dataclass(frozen=True)
-class _Ranks:
+class _RankJobs:
     """A workload: what each rank does. The slowest rank counts."""
 
     jobs: tuple[TrainingJob, ...]
@@ -310,7 +322,7 @@ def from_workload(workload: Workload, *, name: str = "workload") -> Timed:
                 steps.append(Call("send", size, pair))
         key = tuple(_folded(step) for step in steps)
         seen.setdefault(key, TrainingJob(tuple(_joined(steps)), name))
-    return _Ranks(tuple(seen.values()), name, workload.npus)
+    return _RankJobs(tuple(seen.values()), name, workload.npus)
 
 
 def _folded(step: Compute | Call) -> Any:

@@ -20,7 +20,7 @@ from tacos import units
 from tacos._core import Program
 from tacos.errors import nearest
 from tacos.reorder.patterns import PATTERNS, of_program
-from tacos.reorder.search import Found, Question, solve
+from tacos.reorder.search import Found, OrderingProblem, solve
 from tacos.reorder.sources import costs_of
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def reorder(
         raise ValueError(f"effort must be positive; got {effort:g}")
     found: list[tuple[Found, str]] = []
     for name, terms in _patterns(pattern, len(known.names), wanted[0]):
-        question = Question(known, terms, latency=wanted[2], turns=_turns(name))
-        found.append((solve(question, seed=seed, effort=effort, progress=progress), name))
+        problem = OrderingProblem(known, terms, latency=wanted[2], turns=_turns(name))
+        found.append((solve(problem, seed=seed, effort=effort, progress=progress), name))
     best, name = min(found, key=lambda one: one[0].cost)
     before = min(one.cost_before for one, _ in found)
     bound = min(one.lower_bound for one, _ in found)

@@ -1,7 +1,7 @@
 """Files with which unmodified jobs use an order: one record per file.
 
 :func:`write` writes them to a directory, with a README that explains how to use each. All of them are made from one
-:class:`Plan`; a file for another launcher is one entry of :data:`FILES`.
+:class:`Contents`; a file for another launcher is one entry of :data:`FILES`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from tacos import units
 from tacos._support.files import replacing_all
 from tacos.reorder.patterns import PATTERNS
-from tacos.reorder.search import Question, cost_of
+from tacos.reorder.search import OrderingProblem, cost_of
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import network_of, rings
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tacos.reorder import Order
     from tacos.reorder.costs import Costs
 
-__all__ = ["FILES", "LaunchFile", "Plan", "write"]
+__all__ = ["FILES", "Contents", "LaunchFile", "write"]
 
 _TUNED_SIZES = [1 << power for power in range(10, 34)]
 _MOST_BYTES = 4294967295
@@ -36,7 +36,7 @@ _MOST_BYTES = 4294967295
 
 
 @dataclass(frozen=True)
-class Plan:
+class Contents:
     """The contents of the files.
 
     Attributes:
@@ -67,7 +67,7 @@ class LaunchFile:
     """
 
     name: str
-    make: Callable[[Plan], dict[str, str] | str]
+    make: Callable[[Contents], dict[str, str] | str]
     how: str
 
 
@@ -103,7 +103,7 @@ def write(
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be positive; got {slots}")
     counts = tuple(slots or len(ranks) for ranks in order.ranks)
-    plan = Plan(order, counts, costs)
+    contents = Contents(order, counts, costs)
     for host in order.hosts:
         if not re.fullmatch(r"[\w.-]+", host):
             raise ValueError(
@@ -113,7 +113,7 @@ def write(
     texts: dict[str, str] = {}
     sections = []
     for file in FILES:
-        made = file.make(plan)
+        made = file.make(contents)
         if isinstance(made, str):
             sections.append(f"## {file.name}\n\nNot written: {made}.\n")
             continue
@@ -121,7 +121,7 @@ def write(
         sections.append(f"## {file.name}\n\n{file.how.strip()}\n")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    texts = {"README.md": _readme(plan, sections), **texts}
+    texts = {"README.md": _readme(contents, sections), **texts}
     with replacing_all() as put:
         for name, text in texts.items():
             put(target / name, text.encode())
@@ -130,8 +130,8 @@ def write(
     return [target / name for name in texts]
 
 
-def _readme(plan: Plan, sections: list[str]) -> str:
-    order = plan.order
+def _readme(contents: Contents, sections: list[str]) -> str:
+    order = contents.order
     single = order.size in ("latency", "bandwidth")
     counted = f"counting {order.size} only" if single else f"size {order.size}"
     proof = (
@@ -160,21 +160,21 @@ def _lines(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _order(plan: Plan) -> dict[str, str]:
-    return {"order.txt": _lines(list(plan.order.hosts))}
+def _order(contents: Contents) -> dict[str, str]:
+    return {"order.txt": _lines(list(contents.order.hosts))}
 
 
-def _per_task(name: str) -> Callable[[Plan], dict[str, str]]:
-    return lambda plan: {name: _lines([host for host, _ in plan.tasks])}
+def _per_task(name: str) -> Callable[[Contents], dict[str, str]]:
+    return lambda contents: {name: _lines([host for host, _ in contents.tasks])}
 
 
-def _rankfile(plan: Plan) -> dict[str, str]:
-    rows = [f"rank {rank}={host} slot={slot}" for rank, (host, slot) in enumerate(plan.tasks)]
+def _rankfile(contents: Contents) -> dict[str, str]:
+    rows = [f"rank {rank}={host} slot={slot}" for rank, (host, slot) in enumerate(contents.tasks)]
     return {"rankfile": _lines(rows)}
 
 
-def _mpich(plan: Plan) -> dict[str, str]:
-    rows = zip(plan.order.hosts, plan.slots, strict=True)
+def _mpich(contents: Contents) -> dict[str, str]:
+    rows = zip(contents.order.hosts, contents.slots, strict=True)
     return {"mpich.hosts": _lines([f"{host}:{count}" for host, count in rows])}
 
 
@@ -192,11 +192,11 @@ exec "${{TORCHRUN:-torchrun}}" --rdzv-backend=static --nnodes={nodes} --node-ran
 """
 
 
-def _torchrun(plan: Plan) -> dict[str, str] | str:
-    slots = set(plan.slots)
+def _torchrun(contents: Contents) -> dict[str, str] | str:
+    slots = set(contents.slots)
     if len(slots) > 1:
         return "torchrun needs equally many ranks on all hosts"
-    hosts = plan.order.hosts
+    hosts = contents.order.hosts
     return {"torchrun.sh": _TORCHRUN.format(nodes=len(hosts), slots=slots.pop(), first=hosts[0])}
 
 
@@ -222,45 +222,45 @@ def ordered_group(**options):
 '''
 
 
-def _mesh(plan: Plan) -> dict[str, str] | str:
-    if tuple(len(ranks) for ranks in plan.order.ranks) == plan.slots:
-        order = list(plan.order.order)
-    elif len(set(plan.slots)) == 1 and all(len(ranks) == 1 for ranks in plan.order.ranks):
-        slots = plan.slots[0]
-        order = [host * slots + number for host in plan.order.order for number in range(slots)]
+def _mesh(contents: Contents) -> dict[str, str] | str:
+    if tuple(len(ranks) for ranks in contents.order.ranks) == contents.slots:
+        order = list(contents.order.order)
+    elif len(set(contents.slots)) == 1 and all(len(ranks) == 1 for ranks in contents.order.ranks):
+        slots = contents.slots[0]
+        order = [host * slots + number for host in contents.order.order for number in range(slots)]
     else:
         return "the old ranks of the hosts are not known"
     return {"mesh.py": _MESH.format(order=order)}
 
 
-def _kubernetes(plan: Plan) -> dict[str, str]:
+def _kubernetes(contents: Contents) -> dict[str, str]:
     first, rows = 0, []
-    for host, count in zip(plan.order.hosts, plan.slots, strict=True):
+    for host, count in zip(contents.order.hosts, contents.slots, strict=True):
         rows.append(f'  "{host}": "{first}"')
         first += count
     head = ["apiVersion: v1", "kind: ConfigMap", "metadata:", "  name: tacos-order", "data:"]
     return {"kubernetes.yaml": _lines(head + rows)}
 
 
-def _graphs(plan: Plan) -> dict[str, str] | str:
+def _graphs(contents: Contents) -> dict[str, str] | str:
     """Return NCCL's rings inside each host, as the model of NCCL builds them in this order."""
-    if plan.costs is None or plan.costs.network is None:
+    if contents.costs is None or contents.costs.network is None:
         return "it needs a topology with the links inside the hosts"
-    boxes = plan.order.ranks
+    boxes = contents.order.ranks
     if len({len(box) for box in boxes}) > 1 or len(boxes[0]) < 2:
         return "hosts have one rank each, or different numbers of ranks"
-    if tuple(map(len, boxes)) != plan.slots:
+    if tuple(map(len, boxes)) != contents.slots:
         return "the topology has another number of ranks on each host"
-    network = network_of(plan.costs.network)
+    network = network_of(contents.costs.network)
     members = np.array([npu for box in boxes for npu in box], np.int32)
-    known = layout(plan.costs.network, members)
+    known = layout(contents.costs.network, members)
     if known.boxes != boxes:
         return "the links do not tell the hosts apart"
     found = rings(network, known)
     speed = network.bandwidth(found) / len(found) / 1e9
     return {
         f"nccl_graph.{host}.xml": _graph([_inside(ring, box) for ring in found], speed)
-        for host, box in zip(plan.order.hosts, boxes, strict=True)
+        for host, box in zip(contents.order.hosts, boxes, strict=True)
     }
 
 
@@ -289,20 +289,20 @@ def _graph(channels: list[list[int]], speed: float) -> str:
     return ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _tuner(plan: Plan) -> dict[str, str] | str:
+def _tuner(contents: Contents) -> dict[str, str] | str:
     """Choose ring or tree for every range of sizes, whichever is faster in the new order."""
-    if plan.costs is None or plan.costs.byte_s is None:
+    if contents.costs is None or contents.costs.byte_s is None:
         return "it needs bandwidths"
-    at = {name: i for i, name in enumerate(plan.costs.names)}
-    hosts = [at[name] for name in plan.order.hosts]
+    at = {name: i for i, name in enumerate(contents.costs.names)}
+    hosts = [at[name] for name in contents.order.hosts]
     rows: list[tuple[int, int, str]] = []
     low = 0
     for size in _TUNED_SIZES:
         times = {}
         for name in ("ring", "double-binary-tree"):
             terms = PATTERNS[name].terms(len(hosts), size)
-            question = Question(plan.costs, terms, latency=True, turns=False)
-            times[name] = cost_of(question, hosts)
+            problem = OrderingProblem(contents.costs, terms, latency=True, turns=False)
+            times[name] = cost_of(problem, hosts)
         best = "ring" if times["ring"] <= times["double-binary-tree"] else "tree"
         if rows and rows[-1][2] == best:
             rows[-1] = (rows[-1][0], min(size, _MOST_BYTES), best)
@@ -310,7 +310,7 @@ def _tuner(plan: Plan) -> dict[str, str] | str:
             rows.append((low, min(size, _MOST_BYTES), best))
         low = size + 1
     rows[-1] = (rows[-1][0], _MOST_BYTES, rows[-1][2])
-    ranks = sum(plan.slots)
+    ranks = sum(contents.slots)
     lines = ["# collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"]
     for low, high, best in rows:
         protocol = "simple" if low >= 1 << 20 else "ll128" if low >= 1 << 16 else "ll"
@@ -319,16 +319,16 @@ def _tuner(plan: Plan) -> dict[str, str] | str:
     return {"nccl_tuner.conf": _lines(lines)}
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def _environment(contents: Contents) -> dict[str, str]:
     lines = [
         "# Source this file: . ./env.sh",
         'here=$(cd -- "$(dirname -- "${BASH_SOURCE:-$0}")" && pwd)',
         'export TACOS_ORDER="$here/order.txt"     # the torch backend of TACOS',
         'export SLURM_HOSTFILE="$here/slurm.hosts"',
     ]
-    if not isinstance(_graphs(plan), str):
+    if not isinstance(_graphs(contents), str):
         lines.append('export NCCL_GRAPH_FILE="$here/nccl_graph.$(hostname).xml"')
-    if not isinstance(_tuner(plan), str):
+    if not isinstance(_tuner(contents), str):
         lines.append('export NCCL_TUNER_CONFIG_FILE="$here/nccl_tuner.conf"')
     return {"env.sh": _lines(lines)}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Found", "Question", "cost_of", "solve"]
+__all__ = ["Found", "OrderingProblem", "cost_of", "solve"]
 
 _DIGITS = 13
 _EXACT_HOSTS = 12
@@ -46,7 +46,7 @@ _TURNS_TRIED = 1024
 
 
 @dataclass(frozen=True)
-class Question:
+class OrderingProblem:
     """The problem: find the order of hosts in which some terms are fastest."""
 
     costs: Costs
@@ -72,14 +72,14 @@ class Found:
 
 
 def solve(
-    question: Question,
+    problem: OrderingProblem,
     *,
     seed: int,
     effort: float,
     progress: Callable[[float], object] | None,
 ) -> Found:
     """Return the best order found, never worse than the given one."""
-    model = _Model(question)
+    model = _Model(problem)
     given = np.arange(model.n, dtype=np.int32)
     before = model.problem.cost(given)
     proven = False
@@ -87,7 +87,7 @@ def solve(
         start, _ = model.search(seed, effort * _SHORT, progress)
         nodes = int(_EXACT_NODES * effort)
         best, cost, proven = model.problem.exact(
-            start, fixed=question.turns, nodes=nodes, progress=progress
+            start, fixed=problem.turns, nodes=nodes, progress=progress
         )
     if not proven:
         found, least = model.search(seed, effort, progress)
@@ -96,7 +96,7 @@ def solve(
     bound = cost if proven else min(model.lower_bound(progress), cost)
     if before <= cost:
         best, cost = given, before
-    elif question.turns:  # rank 0 stays where it is
+    elif problem.turns:  # rank 0 stays where it is
         best = np.roll(best, -int(np.flatnonzero(np.asarray(best) == 0)[0]))
         other = np.ascontiguousarray(np.roll(best[::-1], 1))
         if other[1] < best[1] and model.problem.cost(other) == cost:
@@ -109,21 +109,21 @@ def solve(
     )
 
 
-def cost_of(question: Question, order: Sequence[int]) -> float:
+def cost_of(problem: OrderingProblem, order: Sequence[int]) -> float:
     """Return the seconds of an order of the hosts."""
-    model = _Model(question)
+    model = _Model(problem)
     return model.problem.cost(np.array(order, np.int32)) * model.unit
 
 
 class _Model:
-    """A question with integer costs."""
+    """A problem with integer costs."""
 
-    def __init__(self, question: Question) -> None:
-        costs, self.terms = question.costs, question.terms
-        self.turns = question.turns
+    def __init__(self, problem: OrderingProblem) -> None:
+        costs, self.terms = problem.costs, problem.terms
+        self.turns = problem.turns
         self.n = n = len(costs.names)
         sizes = sorted({term.bytes for term in self.terms})
-        latency = costs.latency_s if question.latency else np.zeros((n, n))
+        latency = costs.latency_s if problem.latency else np.zeros((n, n))
         byte_s = costs.byte_s if costs.byte_s is not None else np.zeros((n, n))
         largest = float(latency.max()) + sizes[-1] * float(byte_s.max())
         # Scale by a power of ten, which keeps round numbers round.

@@ -69,9 +69,9 @@ class Reader(NamedTuple):
     """A file format: how to recognize and read its text."""
 
     name: str
-    fits: Callable[[str, Any], bool]
+    fits: Callable[[str, object], bool]
     """Takes the text and its value as JSON or YAML (or None); returns whether it has this format."""
-    read: Callable[[str, Any, str], Costs]
+    read: Callable[[str, object, str], Costs]
     """Takes the text, its value, and the file's name for messages; returns the costs."""
 
 

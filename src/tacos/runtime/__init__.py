@@ -12,25 +12,31 @@ array([0., 1., 2., 3.])
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tacos._support.deferred import gather
 from tacos.errors import CommunicationError
-from tacos.runtime.communicator import Algorithm, Communicator, connect
-from tacos.runtime.launch import Job, launch
-from tacos.runtime.measure.bench import Figure, Row, measure, table
-from tacos.runtime.rendezvous import (
-    Rendezvous,
-    TcpRendezvous,
-    from_environment,
-    in_job,
-)
-from tacos.runtime.rendezvous.mpi import MpiRendezvous
-from tacos.runtime.rendezvous.store import StoreRendezvous
+
+if TYPE_CHECKING:
+    from tacos.runtime.algorithm import Algorithm
+    from tacos.runtime.communicator import Communicator, connect
+    from tacos.runtime.launch import LocalRanks, launch
+    from tacos.runtime.measure.bench import Figure, Row, measure, table
+    from tacos.runtime.rendezvous import (
+        Rendezvous,
+        TcpRendezvous,
+        from_environment,
+        in_job,
+    )
+    from tacos.runtime.rendezvous.mpi import MpiRendezvous
+    from tacos.runtime.rendezvous.store import StoreRendezvous
 
 __all__ = [
     "Algorithm",
     "CommunicationError",
     "Communicator",
     "Figure",
-    "Job",
+    "LocalRanks",
     "MpiRendezvous",
     "Rendezvous",
     "Row",
@@ -43,3 +49,16 @@ __all__ = [
     "measure",
     "table",
 ]
+
+gather(
+    __name__,
+    {
+        "algorithm": ("Algorithm",),
+        "communicator": ("Communicator", "connect"),
+        "launch": ("LocalRanks", "launch"),
+        "measure.bench": ("Figure", "Row", "measure", "table"),
+        "rendezvous": ("Rendezvous", "TcpRendezvous", "from_environment", "in_job"),
+        "rendezvous.mpi": ("MpiRendezvous",),
+        "rendezvous.store": ("StoreRendezvous",),
+    },
+)

@@ -16,6 +16,8 @@ from tacos.runtime.rendezvous.addresses import own_address
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from torch.distributed import ProcessGroupGloo, Store
+
 __all__ = ["gloo", "register"]
 
 
@@ -33,7 +35,7 @@ def _group(options: Any, backend_options: object = None) -> Any:
     return TacosGroup(options, backend_options)
 
 
-def gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+def gloo(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupGloo:
     """Return a process group of gloo that listens at ``TACOS_HOST``; needs torch.
 
     Connections are made when a message first needs them, and all groups of a process share a listener. So groups

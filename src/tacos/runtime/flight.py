@@ -7,7 +7,6 @@ Every communicator keeps its last calls in a ring buffer. ``TACOS_FLIGHT`` names
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -19,13 +18,12 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from tacos._support.files import replacing
 from tacos._support.log import LOG as TACOS
 from tacos.errors import FormatError
+from tacos.formats.flight_record import FORMAT
 from tacos.runtime.carriers import Call
 from tacos.units import format_size, format_time
 
@@ -38,17 +36,13 @@ __all__ = [
     "Recorder",
     "call_words",
     "dump",
-    "is_dump",
-    "load",
     "postmortem",
     "ranks_named",
     "record_to",
-    "records",
 ]
 
 LOG = TACOS.getChild("flight")
 _KEPT = 256
-_FORMAT = "tacos-flight"
 _NAMES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "bool": 1}
 _OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _folder: Path | None = None
@@ -250,7 +244,7 @@ def dump(why: str, path: Path | None = None) -> Path | None:
     rank = groups[0]["members"][groups[0]["rank"]]
     target = path or Path(_folder or ".") / f"rank{rank}.flight.json"
     content = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "version": 1,
         "rank": rank,
         "host": socket.gethostname(),
@@ -270,92 +264,7 @@ def dump(why: str, path: Path | None = None) -> Path | None:
     return target
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
-def is_dump(path: Path) -> bool:
-    """Return whether a file begins like a dump."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return f'"{_FORMAT}"'.encode() in file.read(64)
-    return False
-
-
-def records(paths: Sequence[Path]) -> list[Path]:
-    """Return the flight records among files and in directories; empty if the first path has none.
-
-    Files in a directory are recognized by their names, so that `load` reports a damaged one.
-    """
-    found: list[Path] = []
-    for path in paths:
-        held = sorted(path.glob("*.flight.json")) if path.is_dir() else [path]
-        if not found and held == [path] and not (path.suffix == ".json" and is_dump(path)):
-            return []
-        found += held
-    return found
-
-
-class _Call(TypedDict):
-    seq: int
-    kind: str
-    algorithm: str
-    bytes: int
-    dtype: str
-    op: str
-    begin_s: float
-    end_s: float
-    state: str
-    error: str
-    waited_s: dict[int, float]
-    needs: list[tuple[int, str]]
-
-
-class _Group(TypedDict):
-    rank: int
-    members: list[int]
-    calls: list[_Call]
-
-
-class _Dump(TypedDict):
-    rank: int
-    host: str
-    why: str
-    clock_offset_s: float
-    groups: list[_Group]
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a dump.
-
-    Raises:
-        FormatError: The file is not a flight record, or is damaged.
-    """
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        if content["format"] != _FORMAT or content["version"] != 1:
-            raise FormatError(
-                f"{path} is a flight record of version {content.get('version')!r}, not of 1"
-            )
-        for group in msgspec.convert(content, _Dump, str_keys=True)["groups"]:
-            _check_ranks(group)
-    except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-            what = "it is not JSON"
-        raise FormatError(f"{path} is not a whole flight record: {what}") from None
-    return content
-
-
-def _check_ranks(group: _Group) -> None:
-    size = len(group["members"])
-    named = {group["rank"]}
-    for call in group["calls"]:
-        named.update(call["waited_s"], (peer for peer, _ in call["needs"]))
-    if strange := named.difference(range(size)):
-        raise ValueError(f"it names rank {min(strange)} of a group of {size}")
+# --- analysis -----------------------------------------------------------------------------------
 
 
 @dataclass

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["Job", "launch"]
+__all__ = ["LocalRanks", "launch"]
 
 # The kernel kills the rank when its parent dies, also after an execve.
 _LEASH = """
@@ -44,7 +44,7 @@ def launch(
     *,
     env: Mapping[str, str] | None = None,
     output: str = "first",
-) -> Job:
+) -> LocalRanks:
     """Start a command once per rank, on this machine.
 
     The processes get ``TACOS_RANK``, ``TACOS_WORLD_SIZE``, ``TACOS_LOCAL_RANK``, ``TACOS_RENDEZVOUS`` and
@@ -66,7 +66,7 @@ def launch(
         raise ValueError(f"ranks is {ranks}; it must be positive")
     if output not in ("first", "all", "none"):
         raise ValueError(f"output is {output!r}; it must be first, all or none")
-    return Job(command, ranks, env=env, output=output)
+    return LocalRanks(command, ranks, env=env, output=output)
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def _started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     return _spawner(os.getpid()).submit(start).result()
 
 
-class Job:
+class LocalRanks:
     """The processes of a job, see :func:`launch`; leaving the context ends them."""
 
     def __init__(

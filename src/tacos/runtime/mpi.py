@@ -26,7 +26,7 @@ _OPS = {
 }  # fmt: skip
 
 
-def connect(comm: Any = None, *, timeout: float = 300.0) -> Communicator:
+def connect(comm: MPI.Intracomm | None = None, *, timeout: float = 300.0) -> Communicator:
     """Run algorithms over MPI; all ranks of the communicator must call this together.
 
     Args:

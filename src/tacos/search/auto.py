@@ -76,7 +76,7 @@ class Auto:
     """Runs all engines on one problem, cheap ones first, while more work is worthwhile.
 
     Attributes:
-        leader: The best answer so far.
+        fastest: The best answer so far.
         left_out: The engines that were not run.
         reached: Engines whose schedules come near the bound and lose nothing when they are executed.
         reserve: Additional work that may be spent if there are such engines.
@@ -91,7 +91,7 @@ class Auto:
             self.budget.total *= _EXECUTED
         runs.budget = self.budget
         self.left_out: list[str] = []
-        self.leader: Answer | None = None
+        self.fastest: Answer | None = None
         self.proven: set[str] = set()
         self.reached: set[str] = set()
         self.reserve = 0.0
@@ -173,7 +173,7 @@ class Auto:
             return found[name]
         if quick:
             question.known_bound = None
-        self.leader, self.judge.to_beat = None, math.inf
+        self.fastest, self.judge.to_beat = None, math.inf
         return None
 
     def answers(self, known: Sequence[Answer] = (), done: float = 0.0) -> list[Answer]:
@@ -187,7 +187,7 @@ class Auto:
         """
         names = applicable(self.question.topology, self.question.collective)
         expected = {name: self.budget.expected(ENGINES[name]) for name in names}
-        self.leader = known[0] if known else None
+        self.fastest = known[0] if known else None
         found: dict[str, Answer] = {}
         errors: list[Exception] = []
 
@@ -229,11 +229,11 @@ class Auto:
                 and search.hoped_ps() < self.judge.to_beat
             ):
                 self._go_on(search, None, found, errors)
-        if self.leader is None:
+        if self.fastest is None:
             return self._within_sketch(errors)
         results = [*known, *found.values()]
-        if self.budget.used < self.budget.worth(self.leader.time_ps):
-            results += self._exact(self.leader)
+        if self.budget.used < self.budget.worth(self.fastest.time_ps):
+            results += self._exact(self.fastest)
         return sorted(results, key=lambda answer: answer.time_ps)
 
     def _proves(self, search: EngineSearch) -> bool:
@@ -294,12 +294,12 @@ class Auto:
             search.go_on(most, _SCOUTING if scouts else _GOING_ON)
             answers = search.answers()
             answer = answers[0]
-            if self.leader is None or answer.time_ps < self.leader.time_ps:
+            if self.fastest is None or answer.time_ps < self.fastest.time_ps:
                 answer = self.judge.first_right(answers)
             self.judge.check_sketch(answer.schedule)
         except TimeIsUp:
             self.watch.cut_short = True
-            if self.leader is None:
+            if self.fastest is None:
                 raise
             if name not in found:
                 self.left_out.append(name)
@@ -319,8 +319,8 @@ class Auto:
             errors.append(VerificationError(failed))
             return False
         found[name] = answer
-        if self.leader is None or answer.time_ps < self.leader.time_ps:
-            self.leader = answer
+        if self.fastest is None or answer.time_ps < self.fastest.time_ps:
+            self.fastest = answer
             self.judge.to_beat = answer.time_ps
         return True
 

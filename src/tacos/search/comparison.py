@@ -13,6 +13,8 @@ from tacos.synth import references
 from tacos.units import format_size, format_time
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from tacos._core import Collective, Topology
 
 __all__ = ["Candidate", "Comparison", "Figures", "Sweep"]
@@ -152,7 +154,7 @@ class Comparison:
             for candidate in self.candidates
         ]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return a pandas DataFrame with the columns of :meth:`rows`, the fastest engine first; needs pandas."""
         return frames.from_rows(self.rows())
 
@@ -245,7 +247,7 @@ class Sweep:
         """Return one plain dictionary per size and candidate, for tables, JSON and CSV."""
         return [row for comparison in self.comparisons for row in comparison.rows()]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return a pandas DataFrame with the columns of :meth:`rows`, size by size; needs pandas."""
         return frames.from_rows(self.rows())
 

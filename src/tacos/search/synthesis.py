@@ -8,7 +8,7 @@ how it was made.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tacos._core import Collective, Topology
 from tacos._cuda import check_device
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Schedule
+    from tacos.synth.engine import Options
 
 __all__ = ["check_engine", "check_sizes", "engines", "obstacles", "synthesize", "with_chunks"]
 
@@ -81,7 +82,7 @@ def synthesize(
     consistent: bool = True,
     ports: str = "auto",
     device: str = "cpu",
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
 
@@ -154,7 +155,8 @@ def synthesize(
         )
     if engine != "auto":
         check_engine(engine, "auto")
-    check_options(engine, options, _OWN_ARGUMENTS)
+    given = dict(options)
+    check_options(engine, given, _OWN_ARGUMENTS)
     if ports not in _PORTS:
         raise ValueError(f"ports must be one of {', '.join(_PORTS)}; got {ports!r}")
     check_device(device)
@@ -175,7 +177,7 @@ def synthesize(
     if sketch is not None and ports == "matched":
         raise ValueError('ports="matched" cannot be combined with a sketch; use one of the two')
     if sketch is not None:
-        found = _sketched(question, sketch, engine, options, verify=verify, target=target)
+        found = _sketched(question, sketch, engine, given, verify=verify, target=target)
         if same_bits and not found.consistent:
             raise TacosError(inconsistent(found, verify_schedule(found).difference))
         return found
@@ -187,7 +189,7 @@ def synthesize(
     if matching is not None:
         question = replace(question, topology=matching.topology, known_bound=question.bound)
     judge = Judge(question, target=target, verifies=verify, consistent=same_bits)
-    found = _answer(judge, engine, options, refine=refine, matches=ports == "auto")
+    found = _answer(judge, engine, given, refine=refine, matches=ports == "auto")
     return found if matching is None else on_whole_network(matching, found)
 
 

@@ -104,7 +104,7 @@ class Tuning:
         ]
 
     def save(
-        self, folder: str | os.PathLike[str], *, to: Collection[str] = (), **options: Any
+        self, folder: str | os.PathLike[str], *, to: Collection[str] = (), **options: object
     ) -> list[str]:
         """Write a plan directory: schedules, ``plans.json``, ``tuner.csv``, and files of other formats.
 
@@ -183,8 +183,8 @@ def tune(
     samples = units.size_range(text)
     end = math.inf if time_limit is None else time.monotonic() + time_limit
     members = None if group is None else tuple(group)
-    question = _Question(topology, kind, members, root, seed, effort, consistent, target)
-    search = _Search(question, end, progress, executor)
+    problem = _TuningProblem(topology, kind, members, root, seed, effort, consistent, target)
+    search = _Search(problem, end, progress, executor)
     found = search.winners(samples)
     spans = search.covered(samples[: len(found)], found, tolerance)
     ranges = search.ranges(spans, samples[: len(found)], samples[-1])
@@ -223,7 +223,7 @@ class _Span(NamedTuple):
     end: int
 
 
-class _Question(NamedTuple):
+class _TuningProblem(NamedTuple):
     """A tuning problem, with everything that another process needs."""
 
     topology: Topology
@@ -239,13 +239,13 @@ class _Question(NamedTuple):
 class _Task(NamedTuple):
     """A method of the search and its arguments."""
 
-    question: _Question
+    problem: _TuningProblem
     method: str
     arguments: tuple[Any, ...]
 
 
 def _answer(task: _Task) -> Any:
-    return getattr(_Search(task.question), task.method)(*task.arguments)
+    return getattr(_Search(task.problem), task.method)(*task.arguments)
 
 
 class _Search:
@@ -253,14 +253,14 @@ class _Search:
 
     def __init__(
         self,
-        question: _Question,
+        problem: _TuningProblem,
         end: float = math.inf,
         progress: Callable[[float], object] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        self.question = question
-        self.topology, self.kind, self.group, self.root = question[:4]
-        self.seed, self.effort, self.consistent, self.target = question[4:]
+        self.problem = problem
+        self.topology, self.kind, self.group, self.root = problem[:4]
+        self.seed, self.effort, self.consistent, self.target = problem[4:]
         self.end, self.progress, self.executor = end, progress, executor
         self.done, self.next = 0.0, 0.0  # the share of the progress that the current run covers
         self.cut_short = False
@@ -270,8 +270,8 @@ class _Search:
     def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return a method's result, or its exception, for each tuple of arguments, from the executor."""
         assert self.executor is not None
-        tasks = [_Task(self.question, method, one) for one in arguments]
-        shared = (self.topology, self.question)
+        tasks = [_Task(self.problem, method, one) for one in arguments]
+        shared = (self.topology, self.problem)
         work = Dispatch(self.executor, _answer, tasks, shared=shared, progress=self.report)
         return [one for _, one in sorted(work, key=lambda pair: pair[0])]
 

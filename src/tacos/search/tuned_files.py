@@ -28,7 +28,7 @@ _HEAD = (
 
 
 def write(
-    tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, Any]
+    tuning: Tuning, folder: str | os.PathLike[str], to: Collection[str], options: dict[str, object]
 ) -> list[str]:
     """Write the files; see :meth:`tacos.search.tune.Tuning.save`."""
     beside: dict[str, bytes] = {}
@@ -115,7 +115,9 @@ def _open_ended(tuning: Tuning) -> list[tuple[int, int | None]]:
     return list(zip(lows, highs, strict=True))
 
 
-def _exported(one: Range, name: str, low: int, high: int | None, options: dict[str, Any]) -> bytes:
+def _exported(
+    one: Range, name: str, low: int, high: int | None, options: dict[str, object]
+) -> bytes:
     """Return a range's file, with fewer chunks if the format cannot hold them all."""
     limits: dict[str, Any] = {}
     if high is not None:

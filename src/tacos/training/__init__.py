@@ -10,15 +10,20 @@ True
 
 from __future__ import annotations
 
-from tacos.training.astra import export
-from tacos.training.catalog import MODELS, from_hugging_face, model, transformer
-from tacos.training.devices import DEVICES, DTYPES, SOFTWARE, Device, Software
-from tacos.training.memory import Memory
-from tacos.training.models import Experts, LatentAttention, Layer, Model, Stack, Transformer
-from tacos.training.parallelism import ORDER, Groups, Parallelism
-from tacos.training.search import Ranking, parallelisms, search
-from tacos.training.step import MemoryExceededError, Step, step
-from tacos.training.what_if import changed, disturbed
+from typing import TYPE_CHECKING
+
+from tacos._support.deferred import gather
+
+if TYPE_CHECKING:
+    from tacos.training.astra import export
+    from tacos.training.catalog import MODELS, from_hugging_face, model
+    from tacos.training.devices import DEVICES, DTYPES, SOFTWARE, Device, Software
+    from tacos.training.memory import Memory
+    from tacos.training.models import Experts, LatentAttention, Layer, Model, Stack, Transformer
+    from tacos.training.parallelism import ORDER, Groups, Parallelism
+    from tacos.training.search import Ranking, parallelisms, search
+    from tacos.training.step import MemoryExceededError, Step, step
+    from tacos.training.what_if import changed, disturbed
 
 __all__ = [
     "DEVICES",
@@ -48,5 +53,19 @@ __all__ = [
     "parallelisms",
     "search",
     "step",
-    "transformer",
 ]
+
+gather(
+    __name__,
+    {
+        "astra": ("export",),
+        "catalog": ("MODELS", "from_hugging_face", "model"),
+        "devices": ("DEVICES", "DTYPES", "SOFTWARE", "Device", "Software"),
+        "memory": ("Memory",),
+        "models": ("Experts", "LatentAttention", "Layer", "Model", "Stack", "Transformer"),
+        "parallelism": ("ORDER", "Groups", "Parallelism"),
+        "search": ("Ranking", "parallelisms", "search"),
+        "step": ("MemoryExceededError", "Step", "step"),
+        "what_if": ("changed", "disturbed"),
+    },
+)

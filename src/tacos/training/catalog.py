@@ -26,7 +26,7 @@ from tacos.training.models import (
 if TYPE_CHECKING:
     import os
 
-__all__ = ["MODELS", "from_hugging_face", "model", "transformer"]
+__all__ = ["MODELS", "from_hugging_face", "model"]
 
 _LLAMA: dict[str, Any] = {
     "gated": True,
@@ -35,32 +35,6 @@ _LLAMA: dict[str, Any] = {
     "positions": "rotary",
     "tied": False,
 }
-
-
-def transformer(*, name: str = "transformer", **shape: Any) -> Transformer:
-    """Return a transformer of the given shape; the fields are those of :class:`Transformer`.
-
-    >>> transformer(layers=96, hidden=12288, heads=96, kv_heads=96, ffn=49152, vocabulary=51200, sequence=2048).parameters
-    174615846912
-
-    Raises:
-        TypeError: A field is unknown; the message suggests the nearest one.
-        ValueError: No model can have this shape.
-    """
-    known = [item.name for item in dataclasses.fields(Transformer)]
-    for given in shape:
-        if given not in known:
-            close = nearest(given, known)
-            hint = f"did you mean {close!r}?" if close else f"use one of {', '.join(known)}"
-            raise TypeError(f"transformer() has no argument {given!r}; {hint}")
-    missing = [
-        item.name
-        for item in dataclasses.fields(Transformer)
-        if item.default is dataclasses.MISSING and item.name not in {*shape, "name"}
-    ]
-    if missing:
-        raise TypeError(f"transformer() needs {', '.join(missing)}")
-    return Transformer(name=name, **shape)
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, **others: Any) -> Transformer:
@@ -349,10 +323,13 @@ def _from_fields(fields: dict[str, Any], name: str) -> Transformer:
             )
         if isinstance(value, float):
             raise ValueError(f"{given} must be a whole number; got {value!r}")  # noqa: TRY004, the same
-    try:
-        return transformer(**(start | shape))
-    except TypeError as error:
-        raise ValueError(str(error).replace("transformer() needs", "the file lacks")) from None
+    found = start | shape
+    required = [
+        one for one in dataclasses.fields(Transformer) if one.default is dataclasses.MISSING
+    ]
+    if lacking := [one.name for one in required if one.name not in found]:
+        raise ValueError(f"the file lacks {', '.join(lacking)}")
+    return Transformer(**found)
 
 
 def from_hugging_face(config: dict[str, Any], *, name: str = "model") -> Transformer:

@@ -27,7 +27,8 @@ from tacos.schedule import routes
 from tacos.search.synthesis import check_engine, synthesize
 from tacos.synth.baselines.nccl import parameters as p
 from tacos.synth.baselines.nccl.channels import network_of
-from tacos.synth.baselines.nccl.tuner import Group, choose
+from tacos.synth.baselines.nccl.group import Group
+from tacos.synth.baselines.nccl.tuner import choose
 from tacos.topology.edits import reweighted, subset
 from tacos.topology.links import from_links
 
@@ -211,7 +212,7 @@ class Family:
             if not used.any() or len(self.groups) == 1:
                 self._shares[how] = 1.0
             else:
-                speed = self.group._speeds
+                speed = self.group.speeds
                 alone = self._load(how, alone=True)
                 busy = alone > 0
                 own = float((speed[busy] / alone[busy]).min())

@@ -1,4 +1,4 @@
-"""Devices in files: your own table, or measurements of ``tacos probe --device``.
+"""Devices in files: your own table, or measurements of ``tacos probe device``.
 
 A file has the fields of a :class:`~tacos.training.devices.Device` in common units::
 

@@ -1,7 +1,7 @@
 """Devices: how fast a GPU or TPU computes, and the software that runs on it.
 
 A :class:`Device` is a short table. Peaks, bandwidths and capacities are from data sheets. The shares of them that
-kernels reach are *measured* on the device (``tacos probe --device``) or *fitted* on published training steps, one value per
+kernels reach are *measured* on the device (``tacos probe device``) or *fitted* on published training steps, one value per
 device and data type; :doc:`/explanation/training` says on which steps. A :class:`Software` says how a framework uses the
 device: whether attention is one kernel, how often activations pass through memory, how long the host needs to start
 an operator.

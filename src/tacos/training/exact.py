@@ -1,7 +1,7 @@
 """The exact fidelity: every rank, and every transfer of every collective, over links that are shared.
 
 The graph of a step (``tacos/training/graph.py``) has a node per collective and rank. Here each of these nodes becomes the sends and
-receives of its algorithm, and the whole graph runs in ``cpp/simulate/run_job.cpp``, which determines what overlaps and what waits
+receives of its algorithm, and the whole graph runs in ``cpp/simulate/run_workload.cpp``, which determines what overlaps and what waits
 for a link.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos._core import run_job
+from tacos._core import run_workload
 from tacos.schedule import routes
 from tacos.simulate.timeline import Timeline
 from tacos.training.communication import LAUNCH_S
@@ -51,7 +51,7 @@ def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> S
 
     >>> import tacos
     >>> from tacos import training
-    >>> model = training.transformer(name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048)
+    >>> model = training.Transformer(name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048)
     >>> split = training.Parallelism(tp=4, pp=2, batch=4)
     >>> rough = training.step(model, split, tacos.topology.dgx_h100(1), collectives="ring")
     >>> fine = exact(rough)
@@ -60,8 +60,8 @@ def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> S
     """
     assert step.folded is not None
     workload, costs = step.workload, step.folded.costs
-    job = _Job(workload, costs, step.folded.groups)
-    return accounted(step, Timeline(workload, *job.run(progress)))
+    lowered = _Lowered(workload, costs, step.folded.groups)
+    return accounted(step, Timeline(workload, *lowered.run(progress)))
 
 
 def family_tables(groups: Groups) -> dict[str, NDArray[np.int32]]:
@@ -86,8 +86,8 @@ class _Algorithm:
     leaves: list[NDArray[np.int64]]  # per rank, nodes that nothing within the program waits for
 
 
-class _Job:
-    """The columns of a job: the workload's nodes, then those of its collectives' programs."""
+class _Lowered:
+    """The columns of a lowered workload: the workload's nodes, then those of its collectives' programs."""
 
     def __init__(self, workload: Workload, costs: Communication, groups: Groups) -> None:
         self.workload, self.costs = workload, costs
@@ -126,7 +126,7 @@ class _Job:
         if not len(pairs):
             pairs = np.array([[0, 1]])
         network = self.costs.physical()
-        start, end = run_job(
+        start, end = run_workload(
             routes(network, pairs=(pairs[:, 0], pairs[:, 1])),
             rank=whole["rank"].astype(np.int32),
             kind=whole["kind"].astype(np.uint8),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tacos.training.devices import Device, Software
     from tacos.training.models import Model
     from tacos.training.parallelism import Groups, Parallelism
-    from tacos.training.passes import Chunk, Pass
+    from tacos.training.passes import ModelChunk, Pass
 
 __all__ = ["Folded", "MemoryExceededError"]
 
@@ -59,7 +59,7 @@ class Folded:
         self.work = Work(model, parallel, self.groups, device, dtype, software, costs)
         self.dp, self.edp = costs.of(self.groups.dp), costs.of(self.groups.edp)
         self.counts, self.starts = self.work.counts, self.work.starts
-        self._parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
+        self.parts = [parameters_of(model, parallel, stage) for stage in range(parallel.pp)]
         self.stragglers: Mapping[int, float] = {}
         self.jitter, self.seed = 0.0, 0
         # For each stage: when its passes end, when its gradients are summed, and the seconds of the update and of a gather after it.
@@ -69,7 +69,7 @@ class Folded:
 
     def replicate(self, kind: str, stage: int, share: float, size: float) -> float:
         """Return the seconds of a collective between replicas over a share of a stage's parameters, `size` bytes each."""
-        parts = self._parts[stage]
+        parts = self.parts[stage]
         seconds = self.dp.seconds(kind, share * parts.dense * size)
         if parts.experts:
             seconds += self.edp.seconds(kind, share * parts.experts * size)
@@ -157,7 +157,7 @@ class Folded:
             stretch_ppm=stretch,
         )
         memory = memory_of(
-            self.model, parallel, software, tuple(times.in_flight.tolist()), self._parts
+            self.model, parallel, software, tuple(times.in_flight.tolist()), self.parts
         )
         if not oversubscribe and (problem := over_capacity(memory, self.device)):
             raise MemoryExceededError(
@@ -179,7 +179,7 @@ class Folded:
         return slow
 
     @staticmethod
-    def _stretch(chunk: Chunk, factor: float) -> None:
+    def _stretch(chunk: ModelChunk, factor: float) -> None:
         if factor > 1:
             for one in chunk[:2]:
                 one.compute *= factor
@@ -187,7 +187,7 @@ class Folded:
             for times in chunk[2:]:
                 times[:] = [seconds * factor for seconds in times]
 
-    def _shard(self, chunk: Chunk, stage: int) -> None:
+    def _shard(self, chunk: ModelChunk, stage: int) -> None:
         """Add gathers and scatters of sharded parameters to the passes of a chunk."""
         ahead, back, forward, backward = chunk
         layers = max(
@@ -220,15 +220,15 @@ class Folded:
         to = np.roll(line, -1, axis=1)
         kept = slice(None) if parallel.vp > 1 else slice(0, -1)
         pairs = line[:, kept].ravel(), to[:, kept].ravel()
-        each = self.costs.messages(*pairs, self._message()).reshape(len(line), -1).max(axis=0)
+        each = self.costs.messages(*pairs, self.message_bytes()).reshape(len(line), -1).max(axis=0)
         seconds = np.zeros(parallel.pp)
         seconds[: len(each)] = each
         if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
             # The shares that NPUs of a tensor-parallel group received are gathered.
-            seconds += self.work.tp.seconds("all_gather", self._message() * parallel.tp)
+            seconds += self.work.tp.seconds("all_gather", self.message_bytes() * parallel.tp)
         return np.repeat(seconds[:, None], parallel.vp, axis=1)
 
-    def _message(self) -> float:
+    def message_bytes(self) -> float:
         """Return the bytes that an NPU sends to the next stage for one micro-batch."""
         parallel, model = self.parallel, self.model
         if isinstance(model, Stack):
@@ -249,7 +249,9 @@ class Folded:
             return [[count / total / each] * each for count in counts]
         return [[1 / total] * count for count in counts]
 
-    def _gathers(self) -> bool:
+    @property
+    def gathers(self) -> bool:
+        """Whether parameters are gathered after the update of an optimizer whose state is divided."""
         return self.parallel.zero in (1, 2) and self.parallel.dp * self.parallel.cp > 1
 
     def _ready(
@@ -257,7 +259,7 @@ class Folded:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the earliest start and end of the first forward passes while parameters are still being gathered."""
         start, end = np.zeros_like(forward), np.zeros_like(forward)
-        if not (self._gathers() and self.parallel.overlap_parameters):
+        if not (self.gathers and self.parallel.overlap_parameters):
             return start, end
         for s in range(self.parallel.pp):
             at = 0.0
@@ -274,7 +276,7 @@ class Folded:
     def _finish(
         self,
         times: PipelineTimes,
-        passes: list[list[Chunk]],
+        passes: list[list[ModelChunk]],
         forward: NDArray[np.float64],
         sends: NDArray[np.float64],
         memory: Memory,
@@ -289,15 +291,15 @@ class Folded:
         if tie:
             # The first and the last stage wait for each other, and sum their gradients of the embedding.
             summed[0] = summed[-1] = max(summed[0], summed[-1]) + tie
-        update = [self._update(s) * slow[s] + self.software.step_s for s in range(stages)]
+        update = [self.update_s(s) * slow[s] + self.software.step_s for s in range(stages)]
         gather = [
             0.0
-            if not self._gathers() or parallel.overlap_parameters
+            if not self.gathers or parallel.overlap_parameters
             else self.replicate("all_gather", s, 1.0, 2.0)
             for s in range(stages)
         ]
         slowed = [0.0] * stages
-        if self._gathers() and parallel.overlap_parameters:
+        if self.gathers and parallel.overlap_parameters:
             slowed = [
                 self.software.interference * self.replicate("all_gather", s, 1.0, 2.0)
                 for s in range(stages)
@@ -340,7 +342,7 @@ class Folded:
             "memory": memory,
             "communication_s": total,
             "passes": times,
-            "message_bytes": self._message(),
+            "message_bytes": self.message_bytes(),
         }
 
     def timeline(self, times: PipelineTimes) -> Timeline:
@@ -371,7 +373,7 @@ class Folded:
                 (COMP, 0, "optimizer", after, update),
             ]
             spans.append((COLL, gathers, "dp all-gather", after + update, gather))
-            if self._gathers() and parallel.overlap_parameters:
+            if self.gathers and parallel.overlap_parameters:
                 spans.append(
                     (
                         COLL,
@@ -399,7 +401,7 @@ class Folded:
         self,
         stage: int,
         times: PipelineTimes,
-        passes: list[Chunk],
+        passes: list[ModelChunk],
         forward: NDArray[np.float64],
         sends: NDArray[np.float64],
         waits: float,
@@ -433,7 +435,7 @@ class Folded:
         if beyond < 0:  # jitter has made passes shorter than their work
             compute, beyond = compute + beyond, 0.0
         begin = 0.0
-        if self._gathers() and parallel.overlap_parameters:
+        if self.gathers and parallel.overlap_parameters:
             begin = float(times.start_ps[rows].min()) * 1e-12 if stage == 0 else 0.0
             waited = begin
             for c in range(chunks):
@@ -507,8 +509,9 @@ class Folded:
         size = model.vocabulary * model.hidden / parallel.tp * self.software.gradient_bytes
         return self.costs.of(ends).seconds("all_reduce", size)
 
-    def _update(self, stage: int) -> float:
-        parts, parallel = self._parts[stage], self.parallel
+    def update_s(self, stage: int) -> float:
+        """Return the seconds in which an NPU of a stage updates its parameters."""
+        parts, parallel = self.parts[stage], self.parallel
         held = parts.dense + parts.experts
         if parallel.zero:
             replicas = parallel.dp * parallel.cp

@@ -112,7 +112,7 @@ class _Stage:
         self.history: list[list[int]] = []  # what each layer that gathers its parameters waited for
         self.gathers: list[int] = []  # the last of these gathers
         self.gathered: dict[int, list[int]] = {}  # parameters of each layer that is gathered ahead
-        parts = folded._parts[stage]
+        parts = folded.parts[stage]
         layers = [folded.counts[c * self.parallel.pp + stage] for c in range(self.parallel.vp)]
         total = max(sum(layers), 1)
         self.dense, self.experts = parts.dense / total, parts.experts / total
@@ -121,7 +121,7 @@ class _Stage:
         parallel, out = self.parallel, self.out
         rows = np.flatnonzero(times.stage == self.stage)
         rows = rows[np.argsort(times.start_ps[rows], kind="stable")]
-        if self.folded._gathers() and parallel.overlap_parameters:
+        if self.folded.gathers and parallel.overlap_parameters:
             self._gather_ahead()
         last = parallel.microbatches - 1
         split = parallel.schedule == "zero-bubble"
@@ -143,13 +143,13 @@ class _Stage:
         if kind != _WEIGHTS and stages > 1 and 0 <= source < places:
             tag = (2 * source + kind) * parallel.microbatches + batch
             came = out.add(
-                RECV, f"{label} in {batch}", [], size=folded._message(), tag=tag,
+                RECV, f"{label} in {batch}", [], size=folded.message_bytes(), tag=tag,
                 family="before" if kind == _FORWARD else "after",
             )  # fmt: skip
             out.tail = [*out.tail, came]
             if parallel.tp > 1 and parallel.vp > 1 and not parallel.sequence_parallel:
                 # Each rank of a tensor-parallel group has received its share.
-                out.blocking("all_gather", "tp", folded._message() * parallel.tp, parallel.tp)
+                out.blocking("all_gather", "tp", folded.message_bytes() * parallel.tp, parallel.tp)
         first, end = folded.starts[place], folded.starts[place + 1]
         layers = range(first, end) if kind == _FORWARD else range(end - 1, first - 1, -1)
         if place == 0 and kind == _FORWARD:
@@ -173,7 +173,7 @@ class _Stage:
         if kind != _WEIGHTS and stages > 1 and 0 <= target < places:
             tag = (2 * place + kind) * parallel.microbatches + batch
             out.add(
-                SEND, f"{label} out {batch}", out.tail, size=folded._message(), tag=tag,
+                SEND, f"{label} out {batch}", out.tail, size=folded.message_bytes(), tag=tag,
                 family="after" if kind == _FORWARD else "before",
             )  # fmt: skip
 
@@ -411,11 +411,11 @@ class _Stage:
         if ends and isinstance(model, Transformer) and model.tied:
             weights = model.vocabulary * model.hidden / parallel.tp
             out.blocking("all_reduce", "embedding", weights * folded.software.gradient_bytes, 2)
-        out.compute("optimizer", folded._update(self.stage))
+        out.compute("optimizer", folded.update_s(self.stage))
         if folded.software.step_s:
             out.now = _HOST_TURN
             out.compute(HOST, folded.software.step_s)
-        if folded._gathers() and not parallel.overlap_parameters:
+        if folded.gathers and not parallel.overlap_parameters:
             self._replicated("all_gather", 2.0, out.tail, layers)
 
 

@@ -155,7 +155,7 @@ def activation_bytes(
     (Korthikanti et al., equations 2 and 4).
 
     >>> import tacos.training as t
-    >>> gpt = t.transformer(layers=1, hidden=64, heads=4, ffn=256, vocabulary=100, sequence=32)
+    >>> gpt = t.Transformer(layers=1, hidden=64, heads=4, ffn=256, vocabulary=100, sequence=32)
     >>> activation_bytes(gpt, t.Parallelism(tp=2, sequence_parallel=True)) == 32 * 64 / 2 * (34 + 5 * 4 * 32 / 64)
     True
     """

@@ -91,7 +91,7 @@ class Transformer:
         latent: Latent attention, or none.
     """
 
-    name: str
+    name: str = "transformer"
     layers: int
     hidden: int
     heads: int

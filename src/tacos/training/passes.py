@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tacos.training.models import Model
     from tacos.training.parallelism import Groups, Parallelism
 
-__all__ = ["Chunk", "Pass", "Work"]
+__all__ = ["ModelChunk", "Pass", "Work"]
 
 _COLLECTIVE_OPERATORS = 2.0
 """Operators that the host starts for a collective (chosen)."""
@@ -49,7 +49,7 @@ class Pass:
         return self.compute + sum(self.exposed.values())
 
 
-Chunk = tuple[Pass, Pass, list[float], list[float]]
+ModelChunk = tuple[Pass, Pass, list[float], list[float]]
 """The passes of a chunk of layers, forward and backward, and the time of each of its layers."""
 
 
@@ -166,7 +166,7 @@ class Work:
         """Return how much shorter a pass is if `seconds` of communication are hidden."""
         return hidden * (1 - self.software.interference)
 
-    def chunk(self, stage: int, chunk: int) -> Chunk:
+    def chunk(self, stage: int, chunk: int) -> ModelChunk:
         """Return the passes of a chunk, and the time of each of its layers forward and backward."""
         place = chunk * self.parallel.pp + stage
         ahead, back = Pass(), Pass()

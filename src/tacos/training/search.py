@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -25,14 +25,45 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tacos._core import Topology
+    from tacos.training.devices import Device, Software
     from tacos.training.models import Model
 
-__all__ = ["Ranking", "parallelisms", "search"]
+__all__ = ["Choices", "Ranking", "parallelisms", "search"]
 
 _MICROBATCHES = (1, 2, 4, 8)
 _LEAST_TOKENS = 2048
 """Tokens of a sequence that an NPU keeps: shorter pieces make context parallelism slower than what it replaces."""
 _MOST_VIRTUAL_STAGES = 8
+
+
+_Whole: TypeAlias = int | Iterable[int]
+_Word: TypeAlias = str | Iterable[str]
+_Switch: TypeAlias = bool | Iterable[bool]
+
+
+class Choices(TypedDict, total=False):
+    """The fields of :class:`~tacos.training.parallelism.Parallelism` but `batch`, each with its value or the values to try."""
+
+    tp: _Whole
+    pp: _Whole
+    dp: _Whole
+    cp: _Whole
+    ep: _Whole
+    vp: _Whole
+    microbatch: _Whole
+    recompute: _Word
+    sequence_parallel: _Switch
+    zero: _Whole
+    prefetch: _Whole
+    schedule: _Word
+    overlap_gradients: _Switch
+    overlap_parameters: _Switch
+    overlap_tensor: _Switch
+    overlap_experts: _Switch
+    buckets: _Whole
+    order: _Word
+    layers: Iterable[tuple[int, ...]]
+    count_embedding: _Switch
 
 
 @dataclass(frozen=True)
@@ -55,7 +86,13 @@ class Ranking(Sequence[Step]):
         """Return the number of steps."""
         return len(self.steps)
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Step, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Step | tuple[Step, ...]:
         """Return the step at a position, 0 for the fastest."""
         return self.steps[place]
 
@@ -69,7 +106,7 @@ def parallelisms(
     topology: Network,
     *,
     batch: int,
-    **choices: Any,
+    **choices: Unpack[Choices],
 ) -> list[Parallelism]:
     """Return the parallelisms that fit a model and a network.
 
@@ -96,7 +133,7 @@ def parallelisms(
         if name not in known:
             raise ValueError(f"{name!r} is not a field of Parallelism; see its documentation")
     npus = topology.npus
-    given = {name: _values(value) for name, value in choices.items()}
+    given: dict[str, list[Any]] = {name: _values(value) for name, value in choices.items()}
     found: list[Parallelism] = []
     reason = ""
     for tp, cp, pp in product(
@@ -160,14 +197,14 @@ def search(
     topology: Network,
     *,
     batch: int,
-    device: Any = "h100",
+    device: str | Device = "h100",
     dtype: str = "bf16",
     collectives: str = "nccl",
-    software: Any = "current",
+    software: str | Software = "current",
     executor: Executor | None = None,
     progress: Callable[[float], object] | None = None,
     candidates: Iterable[Parallelism] | None = None,
-    **choices: Any,
+    **choices: Unpack[Choices],
 ) -> Ranking:
     """Predict all parallelisms that fit a model and a network, and rank those that fit into memory.
 

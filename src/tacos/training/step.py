@@ -27,6 +27,8 @@ from tacos.training.what_if import disturbed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pandas import DataFrame
+
     from tacos._core import PipelineTimes, Workload
     from tacos.simulate import Fault
     from tacos.simulate.timeline import Timeline
@@ -170,7 +172,7 @@ class Step:
             f"{units.format_size(self.memory_bytes)} per NPU"
         )
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return the parts of the step as a pandas DataFrame, a row per part; needs pandas.
 
         The columns are part, time_s (they add up to the step's time), share, and communication_s: how long the

@@ -117,20 +117,20 @@ def _bows(layout: Layout, src: Ints, dst: Ints, radius: float) -> Floats:
 def _bend(
     points: Floats, kind: npt.NDArray[np.uint8], layout: Layout, src: Ints, dst: Ints, radius: float
 ) -> float:
-    """Bend links between a bar and a node in a row behind others: sideways into a lane, then vertically.
+    """Bend links between a bar and a node in a row behind others: sideways into a detour, then vertically.
 
-    Links that share a lane run side by side in it, those from far away on the outside. Return their distance.
+    Links that share a detour run side by side in it, those from far away on the outside. Return their distance.
     """
     xy, half = layout.xy, layout.half
     out = half[dst] > 0
     npu, bar = np.where(out, src, dst), np.where(out, dst, src)
     below = (xy[bar, 1] > xy[npu, 1]).astype(np.int64)
-    lane = np.where((half[bar] > 0) & (half[npu] == 0), layout.lanes[npu, below], 0.0)
-    bent = np.flatnonzero(lane != 0)
+    detour = np.where((half[bar] > 0) & (half[npu] == 0), layout.detours[npu, below], 0.0)
+    bent = np.flatnonzero(detour != 0)
     if not len(bent):
         return radius
-    npu, bar, out, lane = npu[bent], bar[bent], out[bent], lane[bent]
-    x, y = xy[npu, 0] + lane, xy[npu, 1]
+    npu, bar, out, detour = npu[bent], bar[bent], out[bent], detour[bent]
+    x, y = xy[npu, 0] + detour, xy[npu, 1]
     away = np.abs(xy[bar, 1] - y)
     _, group = np.unique(np.stack([np.round(1000 * x), below[bent]]), axis=1, return_inverse=True)
     group = group.ravel()
@@ -140,7 +140,7 @@ def _bend(
     place[order] = np.arange(len(bent)) - np.repeat(np.cumsum(count) - count, count)
     middle = (count[group] - 1) / 2
     pitch = min(0.1, 0.3 / int(count.max()))
-    x = x + np.sign(lane) * (place - middle) * pitch
+    x = x + np.sign(detour) * (place - middle) * pitch
     y = y + np.where(out, -0.25, 0.25) * radius
     near, corner, far = (
         np.column_stack([a, b]) for a, b in ((xy[npu, 0], y), (x, y), (x, xy[bar, 1]))

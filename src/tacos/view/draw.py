@@ -345,9 +345,11 @@ class _Picture:
             return _corners(way * self.scale + self.offset + [aside, 0])
         if half[a] or half[b]:
             for npu, bar in ((a, b), (b, a)):
-                lane = self.layout.lanes[npu, int(self.xy[bar, 1] > self.xy[npu, 1])] * self.scale
-                if lane and half[bar]:
-                    return _elbow(self.xy[npu], self.xy[bar, 1], lane + aside, turned=npu == b)
+                detour = (
+                    self.layout.detours[npu, int(self.xy[bar, 1] > self.xy[npu, 1])] * self.scale
+                )
+                if detour and half[bar]:
+                    return _elbow(self.xy[npu], self.xy[bar, 1], detour + aside, turned=npu == b)
             # Vertical from the middle of the narrower one if the wider one is above it, otherwise slanted.
             narrow, wide = (a, b) if half[a] <= half[b] else (b, a)
             apart = abs(start[0] - end[0])
@@ -532,9 +534,9 @@ def _corners(way: Floats) -> _Shape:
     return _Shape(f"M{path}", middle, along / max(float(np.hypot(*along)), 1e-9))
 
 
-def _elbow(node: Floats, height: float, lane: float, *, turned: bool) -> _Shape:
-    """Return a line that goes sideways into a lane, then up or down to a bar."""
-    x = node[0] + lane
+def _elbow(node: Floats, height: float, detour: float, *, turned: bool) -> _Shape:
+    """Return a line that goes sideways into a detour, then up or down to a bar."""
+    x = node[0] + detour
     along = np.array([0.0, np.sign(height - node[1])]) * (-1 if turned else 1)
     return _Shape(
         f"M{_at(node)}H{x:.1f}V{height:.1f}", np.array([x, (node[1] + height) / 2]), along

@@ -17,7 +17,7 @@ from tacos.errors import FormatError
 from tacos.runtime.flight import Finding, call_words, postmortem, ranks_named
 from tacos.units import format_time
 from tacos.view.page import Page
-from tacos.view.spans import lanes, span_record
+from tacos.view.spans import span_record, tracks
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,7 @@ def flight_page(dumps: Sequence[Mapping[str, Any]]) -> str:
     """Return the viewer's page of flight records as HTML text: ranks over time, with the state of each collective.
 
     Args:
-        dumps: The results of :func:`tacos.runtime.flight.load` for the files of a job's ranks.
+        dumps: The results of :func:`tacos.formats.flight_record.load` for the files of a job's ranks.
 
     Raises:
         FormatError: The records contain no collective, or their times cannot belong to one job.
@@ -134,8 +134,8 @@ def _timeline(finding: Finding, dumps: Sequence[Mapping[str, Any]], left_out: in
     )
     end = np.maximum(begin, end)
     rank = np.array([span.rank for span in spans], np.int64)
-    lane, names = lanes(rank, [""] * len(spans), begin, end)
-    order = np.lexsort((begin, lane, rank)).tolist()
+    track, names = tracks(rank, [""] * len(spans), begin, end)
+    order = np.lexsort((begin, track, rank)).tolist()
     ordered = [spans[k] for k in order]
     notes = _notes(finding, dumps, spans, kept, left_out)
     when = datetime.fromtimestamp(first, UTC) if 0 <= first < 4e9 else None
@@ -150,7 +150,7 @@ def _timeline(finding: Finding, dumps: Sequence[Mapping[str, Any]], left_out: in
         shown=np.array(members),
         streams=[name.strip() for name in names],
         rank=rank[order],
-        stream=lane[order],
+        stream=track[order],
         begin_ps=begin[order],
         end_ps=end[order],
         labels=[span.label for span in ordered],

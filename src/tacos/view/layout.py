@@ -52,7 +52,7 @@ class Layout:
 
     xy: Floats
     half: Floats  # half the width of switches drawn as bars; 0: a node is a point
-    lanes: Floats  # per node: sideways step before a link goes up or down; 0: straight
+    detours: Floats  # per node: sideways step before a link goes up or down; 0: straight
     frames: list[Frame] = field(default_factory=list)
     box: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # per node: its box, or -1
     rise: Floats = field(default_factory=lambda: np.zeros(0))
@@ -75,7 +75,7 @@ class Layout:
         if np.isnan(self.rise[a]):
             return None
         if self.box[b] < 0:
-            up = x + self.lanes[a, 0] + _within(0.02 * (far - x), 0.8 * self.half[a])
+            up = x + self.detours[a, 0] + _within(0.02 * (far - x), 0.8 * self.half[a])
             if abs(x - far) <= self.half[b] or abs(up - far) <= self.half[b]:
                 return None
             end = far + _within(0.1 * (up - far), 0.7 * self.half[b])
@@ -99,7 +99,7 @@ class Layout:
             self,
             xy=self.xy * by,
             half=self.half * by[0],
-            lanes=self.lanes * by[0],
+            detours=self.detours * by[0],
             frames=frames,
             rise=self.rise * by[1],
         )
@@ -351,7 +351,7 @@ class _Racks:
         self.tier = _tiers(topology, self.near)
         self.xy = np.zeros((topology.nodes, 2))
         self.half = np.zeros(topology.nodes)
-        self.lanes = np.zeros((topology.nodes, 2))
+        self.detours = np.zeros((topology.nodes, 2))
         self.members = [np.flatnonzero(box == b) for b in range(self.boxes)]
         self.own: list[list[int]] = [[] for _ in range(self.boxes)]
         self.outer: list[int] = []
@@ -382,14 +382,14 @@ class _Racks:
             nodes = [*self.members[b], *self.own[b]]
             self.xy[nodes] += seats[b] - ((left + right) / 2, 0)
             if self.outer and seats[b, 1] > 0:  # links to the top pass between columns
-                self.lanes[self.members[b], 0] = 0.5
+                self.detours[self.members[b], 0] = 0.5
             if self._is_framed(b):
                 (x, y), reach = seats[b], (right - left) / 2
                 label = self.names[b] if self.names else f"{word} {b}"
                 frames.append(Frame(x - reach, y + upper, x + reach, y + lower, label))
         self._stack(self.outer, top - 0.2)
         labels = self.names or [f"{word} {b}" for b in range(self.boxes)]
-        return Layout(self.xy, self.half, self.lanes, frames, self.home, rise, labels, _UPRIGHT)
+        return Layout(self.xy, self.half, self.detours, frames, self.home, rise, labels, _UPRIGHT)
 
     def _seats(
         self, parts: list[tuple[float, float, float, float]], across: int, outside: Dims
@@ -452,16 +452,16 @@ class _Racks:
             local = _nest(inside) if regular else _circle(len(members), turn)
             xy[members] = local - [(local[:, 0].min() + local[:, 0].max()) / 2, local[:, 1].min()]
             if regular:  # links to switches pass between columns
-                self.lanes[members, 0] = np.where(xy[members, 1] > 0.6, 0.5, 0.0)
+                self.detours[members, 0] = np.where(xy[members, 1] > 0.6, 0.5, 0.0)
         else:
             if self.direct:  # about as wide as the circles beside it
                 columns = math.ceil(len(members) / np.pi)
             row, column = np.divmod(np.arange(len(members)), columns)
             xy[members] = np.column_stack([column - (min(columns, len(members)) - 1) / 2, row])
-            self.lanes[members, 0] = np.where(row > 0, 0.5, 0.0)
-            self.lanes[members, 1] = np.where(row < row.max(), -0.5, 0.0)
+            self.detours[members, 0] = np.where(row > 0, 0.5, 0.0)
+            self.detours[members, 1] = np.where(row < row.max(), -0.5, 0.0)
         left, right = float(xy[members, 0].min()) - 0.5, float(xy[members, 0].max()) + 0.5
-        right += 0.25 * bool(self.lanes[members].any())
+        right += 0.25 * bool(self.detours[members].any())
         above = [switch for switch in own if self._has_uplink(switch)]
         below = [switch for switch in own if not self._has_uplink(switch)]
         if self.boxes == 1 and not above and len(members) <= columns:
@@ -510,15 +510,15 @@ class _Racks:
         return height + step * (len(ends) - 1)
 
     def _span(self, switch: int, down: bool) -> tuple[float, float]:
-        """Return the x-range of a bar over all nodes that a switch joins, with the lanes of its links."""
+        """Return the x-range of a bar over all nodes that a switch joins, with the detours of its links."""
         nodes = self._lower(switch)
         if self.home[switch] < 0:
             near = self.near[switch]
             nodes = np.union1d(nodes, near[self.home[near] >= 0])
         if len(nodes) == 0:
             return -0.4, 0.4
-        x, lane, half = self.xy[nodes, 0], self.lanes[nodes, int(down)], self.half[nodes]
-        left, right = np.minimum(x - half, x + lane).min(), np.maximum(x + half, x + lane).max()
+        x, detour, half = self.xy[nodes, 0], self.detours[nodes, int(down)], self.half[nodes]
+        left, right = np.minimum(x - half, x + detour).min(), np.maximum(x + half, x + detour).max()
         return float(left) - 0.3, float(right) + 0.3
 
 

@@ -82,7 +82,7 @@ class Page:
         self.timelines.append({"facts": one.facts, "layout": layout})
         return len(self.timelines) - 1
 
-    def add_view(self, title: str, **what: Any) -> int:
+    def add_view(self, title: str, **what: object) -> int:
         """Add a view: ``runs=[…]``, with or without ``rings=…``, or ``timeline=…``; return its number."""
         self.views.append({"title": title, **what})
         return len(self.views) - 1
@@ -233,7 +233,14 @@ def write_page(
     path: str | os.PathLike[str],
     schedule: Schedule,
     other: Schedule | None = None,
-    **options: Any,
+    *,
+    names: Sequence[str] = (),
+    traces: Sequence[Trace] = (),
+    rules: bool = True,
+    rings: Rings | None = None,
+    detail: int = DETAIL,
+    memory_limit: Quantity = "16GiB",
+    progress: Callable[[float], object] | None = None,
 ) -> None:
     """Write the viewer's page to a file, atomically; the options are those of `page`.
 
@@ -246,7 +253,17 @@ def write_page(
     ...     target.stat().st_size < 250_000
     True
     """
-    text = page(schedule, other, **options)
+    text = page(
+        schedule,
+        other,
+        names=names,
+        traces=traces,
+        rules=rules,
+        rings=rings,
+        detail=detail,
+        memory_limit=memory_limit,
+        progress=progress,
+    )
     with replacing(path) as out:
         out.write(text.encode())
 

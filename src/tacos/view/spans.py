@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "collective_key",
-    "lanes",
     "span_columns",
     "span_record",
     "timeline_page",
+    "tracks",
     "write_timeline_page",
 ]
 
@@ -60,7 +60,13 @@ def timeline_page(
     return made.html()
 
 
-def write_timeline_page(path: str | os.PathLike[str], line: Timeline, **options: Any) -> None:
+def write_timeline_page(
+    path: str | os.PathLike[str],
+    line: Timeline,
+    *,
+    title: str = "timeline",
+    summary: Sequence[tuple[str, str]] = (),
+) -> None:
     """Write the page of a timeline to a file, atomically; the options are those of `timeline_page`.
 
     >>> import tempfile, pathlib
@@ -71,7 +77,7 @@ def write_timeline_page(path: str | os.PathLike[str], line: Timeline, **options:
     ...     pathlib.Path(folder, "line.html").stat().st_size > 1000
     True
     """
-    text = timeline_page(line, **options)
+    text = timeline_page(line, title=title, summary=summary)
     with replacing(path) as out:
         out.write(text.encode())
 
@@ -99,8 +105,8 @@ def span_columns(
     streams = _streams(line, rows, labels)
     category = _categories(line, rows, labels)
     after = _after(line)
-    lane, names = lanes(w.rank[rows], streams, line.begin_ps[rows], line.end_ps[rows])
-    order = np.lexsort((line.begin_ps[rows], lane, w.rank[rows]))
+    track, names = tracks(w.rank[rows], streams, line.begin_ps[rows], line.end_ps[rows])
+    order = np.lexsort((line.begin_ps[rows], track, w.rank[rows]))
     place = np.full(w.nodes + 1, -1, np.int64)
     place[rows[order]] = np.arange(len(order))
     members = {0: w.npus} | {number: len(group) for number, group in w.groups}
@@ -117,7 +123,7 @@ def span_columns(
         shown=ranks,
         streams=names,
         rank=w.rank[rows][order],
-        stream=lane[order],
+        stream=track[order],
         begin_ps=line.begin_ps[rows][order],
         end_ps=line.end_ps[rows][order],
         labels=[labels[k] for k in order.tolist()],
@@ -169,7 +175,7 @@ def _after(line: Timeline) -> NDArray[np.int64]:
     return last
 
 
-def lanes(
+def tracks(
     rank: NDArray[Any], streams: list[str], begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Return the row of each span within its rank, and the names of the rows; spans of a row do not overlap."""
@@ -178,17 +184,17 @@ def lanes(
         first.setdefault(name, len(first))
     number = np.array([first[name] for name in streams], np.int64)
     free: dict[tuple[int, int], list[int]] = {}
-    lane = np.zeros(len(streams), np.int64)
+    track = np.zeros(len(streams), np.int64)
     for k in np.argsort(begin, kind="stable").tolist():
         ends = free.setdefault((int(rank[k]), int(number[k])), [])
         row = next((i for i, until in enumerate(ends) if until <= begin[k]), len(ends))
         row = min(row, 3)
         ends[row : row + 1] = [int(end[k])]
-        lane[k] = 4 * number[k] + row
-    used = np.unique(lane)
+        track[k] = 4 * number[k] + row
+    used = np.unique(track)
     words = list(first)
     names = [words[k // 4] + (f" {k % 4 + 1}" if k % 4 else "") for k in used.tolist()]
-    return np.searchsorted(used, lane), names
+    return np.searchsorted(used, track), names
 
 
 def span_record(

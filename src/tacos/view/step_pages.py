@@ -60,7 +60,7 @@ def step_page(
 
     >>> import tacos
     >>> from tacos import training
-    >>> model = training.transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
+    >>> model = training.Transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
     >>> step = training.step(model, training.Parallelism(tp=4, batch=2), tacos.topology.ring(4))
     >>> "tp all-reduce" in step_page(step)
     True
@@ -99,19 +99,25 @@ def step_page(
     return made.html()
 
 
-def write_step_page(path: str | os.PathLike[str], step: Step, **options: Any) -> None:
+def write_step_page(
+    path: str | os.PathLike[str],
+    step: Step,
+    *,
+    title: str = "",
+    progress: Callable[[float], object] | None = None,
+) -> None:
     """Write the page of a training step to a file, atomically; the options are those of `step_page`.
 
     >>> import tacos, tempfile, pathlib
     >>> from tacos import training
-    >>> model = training.transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
+    >>> model = training.Transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
     >>> step = training.step(model, training.Parallelism(tp=4, batch=2), tacos.topology.ring(4))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_step_page(f"{folder}/step.html", step)
     ...     pathlib.Path(folder, "step.html").stat().st_size > 1000
     True
     """
-    text = step_page(step, **options)
+    text = step_page(step, title=title, progress=progress)
     with replacing(path) as out:
         out.write(text.encode())
 
@@ -127,7 +133,7 @@ def step_timeline(step: Step) -> Timeline:
 
     >>> import tacos
     >>> from tacos import training
-    >>> model = training.transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
+    >>> model = training.Transformer(name="small", layers=2, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=512)
     >>> step = training.step(model, training.Parallelism(tp=2, pp=2, batch=4), tacos.topology.ring(4))
     >>> line = step_timeline(step)
     >>> abs(int(line.end_ps.max()) * 1e-12 / step.time_s - 1) < 0.05

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from tacos._support.files import replacing
 from tacos.errors import TacosError
@@ -43,7 +43,7 @@ def escaped(words: str) -> str:
     >>> escaped("a<b")
     'a&lt;b'
     """
-    return escape(_NOT_XML.sub("\ufffd", words), {'"': "&quot;"})
+    return escape(_NOT_XML.sub("\ufffd", words), quote=False).replace('"', "&quot;")
 
 
 def text(x: float, y: float, words: str, *, size: float, more: str = "") -> str:

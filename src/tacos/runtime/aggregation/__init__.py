@@ -16,7 +16,7 @@ from tacos.runtime.aggregation.endpoints import (
     DEFAULT_PORT,
     Switch,
     SwitchLost,
-    Worker,
+    SwitchWorker,
     connect,
 )
 from tacos.runtime.aggregation.figures import prometheus, stats
@@ -26,7 +26,7 @@ __all__ = [
     "DEFAULT_PORT",
     "Switch",
     "SwitchLost",
-    "Worker",
+    "SwitchWorker",
     "connect",
     "estimate",
     "packet_elements",

@@ -13,13 +13,15 @@ import numpy as np
 from tacos._core import UdpSwitch, UdpWorker, aggregation_encodes
 from tacos._support.variables import read
 from tacos.errors import CommunicationError
-from tacos.runtime.aggregation.xdp import Program, address_of, possible_cpus
+from tacos.runtime.aggregation.xdp import XdpProgram, address_of, possible_cpus
 from tacos.synth.baselines.in_network import packet_elements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["DEFAULT_PORT", "Switch", "SwitchLost", "Worker", "connect"]
+    from numpy.typing import ArrayLike
+
+__all__ = ["DEFAULT_PORT", "Switch", "SwitchLost", "SwitchWorker", "connect"]
 
 DEFAULT_PORT = 48864
 """0xBEE0, the first UDP port of SwitchML."""
@@ -155,7 +157,7 @@ class Switch:
         )  # fmt: skip
         self.port = self._core.port
         self.xdp = xdp
-        self._kernel = Program(slots, jobs) if xdp else None
+        self._kernel = XdpProgram(slots, jobs) if xdp else None
         if xdp and self._kernel:
             try:
                 # Each job has an additional closing slot.
@@ -219,7 +221,7 @@ def connect(
     source: str = "",
     silence: float = 3.0,
     timeout: float = 60.0,
-) -> Worker:
+) -> SwitchWorker:
     """Become a worker of a switch. Packets are exchanged when the first operation begins.
 
     Args:
@@ -246,7 +248,7 @@ def connect(
         if not 0 <= value < 1 << 16:
             raise ValueError(f"{name} is {value}; it must be 0 to 65535")
     bind = _ipv4(source, "source") if source else ""
-    return Worker(
+    return SwitchWorker(
         UdpWorker(
             host, port, bind, digest(token), job, worker, workers, pool, packet_elements(mtu),
             secrets.randbits(63), _TIMER_S, _LEAST_TIMER_S, silence, timeout,
@@ -255,7 +257,7 @@ def connect(
     )  # fmt: skip
 
 
-class Worker:
+class SwitchWorker:
     """A worker of a switch, from :func:`connect`. All workers of a job must make the same calls in the same order."""
 
     def __init__(self, core: UdpWorker, address: str, worker: int, workers: int) -> None:
@@ -266,13 +268,13 @@ class Worker:
     def adds(dtype: str, op: str = "sum") -> bool:
         """Return whether a switch can reduce this type with this operation.
 
-        >>> Worker.adds("float32", "avg"), Worker.adds("int64"), Worker.adds("float64"), Worker.adds("int32", "max")
+        >>> SwitchWorker.adds("float32", "avg"), SwitchWorker.adds("int64"), SwitchWorker.adds("float64"), SwitchWorker.adds("int32", "max")
         (True, True, False, False)
         """
         return aggregation_encodes(dtype) and (op == "sum" or (op == "avg" and "float" in dtype))
 
     def all_reduce(
-        self, source: Any, target: np.ndarray[Any, Any] | None = None, op: str = "sum"
+        self, source: ArrayLike, target: np.ndarray[Any, Any] | None = None, op: str = "sum"
     ) -> np.ndarray[Any, Any]:
         """Sum an array over all workers.
 

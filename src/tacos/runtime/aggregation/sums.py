@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tacos._support.variables import read
 from tacos.errors import CommunicationError
-from tacos.runtime.aggregation.endpoints import Worker, connect, resolved
+from tacos.runtime.aggregation.endpoints import SwitchWorker, connect, resolved
 from tacos.runtime.aggregation.figures import stats
 from tacos.units import size_bytes
 
@@ -166,7 +166,7 @@ class SwitchedSums:
         self._without, self._patience = 0, _FIRST_LOOK
         self.worker = self._joined(job)
 
-    def _joined(self, job: str) -> Worker:
+    def _joined(self, job: str) -> SwitchWorker:
         return connect(
             self.place.address,
             worker=self.communicator.rank,
@@ -183,7 +183,7 @@ class SwitchedSums:
 
         All ranks must ask about the same buffers in the same order, once for each.
         """
-        if size < self.place.least or not Worker.adds(dtype, op):
+        if size < self.place.least or not SwitchWorker.adds(dtype, op):
             return False
         if self.ended:
             self._look()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tacos.errors import TacosError
 
-__all__ = ["Program", "address_of", "compiled", "unavailable"]
+__all__ = ["XdpProgram", "address_of", "compiled", "unavailable"]
 
 SOURCE = Path(__file__).with_name("switch.bpf.c")
 MOST_ELEMENTS = 360
@@ -106,7 +106,7 @@ def compiled() -> bytes:
         return target.read_bytes()
 
 
-class Program:
+class XdpProgram:
     """The kernel's programs and tables for one switch.
 
     Args:

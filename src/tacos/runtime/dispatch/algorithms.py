@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from _tacos import __version__
 from tacos import collective as collectives
 from tacos import formats, topology
 from tacos._core import RankExecutor
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from tacos._core import Program, Schedule, Topology
     from tacos.library import Plan
-    from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.algorithm import Algorithm
+    from tacos.runtime.communicator import Communicator
     from tacos.runtime.rendezvous import Rendezvous
 
 __all__ = ["Algorithms", "Settings", "agree", "default", "order_matters", "probed"]
@@ -374,13 +375,10 @@ class Algorithms:
             return None
         size = _size_class(call.size_bytes)
         root = f"-root{call.root}" if call.root >= 0 else ""
-        version = metadata.version("tacos-ccl")
         engine, target = self.settings.engine, carriers.named(call.carrier).target
         around, no_way = "-around" if self._no_way else "", self._no_way
         given, links = self._given.topology, self._links if network is whole else ()
-        name = (
-            f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}{around}-{version}"
-        )
+        name = f"{fingerprint(network)}-{call.kind}{root}-{size}-{engine}-{target}{around}-{__version__}"
 
         def lowered(schedule: Schedule) -> Program:
             program = lower(schedule, in_place=True)

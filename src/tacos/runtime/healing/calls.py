@@ -2,7 +2,7 @@
 
 A :class:`Healer` makes the calls of one communicator. When a rank notices that a link has become slow, it sets a flag in its next
 messages. The flag spreads with the data of that call, so all ranks have it when the call ends, and then synchronize. Each reports
-its measurements, and all draw the same conclusion (:mod:`tacos.runtime.healing.judgement`). From the next call on they use algorithms
+its measurements, and all draw the same conclusion (:mod:`tacos.runtime.healing.diagnosis`). From the next call on they use algorithms
 that rank 0 synthesizes for the remaining network. Algorithms for the whole network are kept until
 :mod:`tacos.runtime.healing.probes` notices that the links have recovered. A dead link ends the current call; the ranks synchronize,
 reconnect, and repeat the call from its inputs.
@@ -22,13 +22,13 @@ from tacos.errors import CommunicationError
 from tacos.runtime.carriers import Call
 from tacos.runtime.carriers.tcp import Tcp
 from tacos.runtime.flight import bytes_of
-from tacos.runtime.healing.judgement import (
+from tacos.runtime.healing.diagnosis import (
     AVOIDED,
     WELL,
     Belief,
     Pair,
-    Report,
-    judged,
+    RankReport,
+    diagnosed,
     left,
     links_of,
 )
@@ -38,7 +38,7 @@ from tacos.runtime.rendezvous.addresses import own_address
 
 if TYPE_CHECKING:
     from tacos._core import Topology
-    from tacos.runtime.communicator import Algorithm
+    from tacos.runtime.algorithm import Algorithm
     from tacos.runtime.dispatch.algorithms import Algorithms
 
 __all__ = ["Healer", "Request"]
@@ -212,7 +212,7 @@ class Healer:
     def _want_meeting(self) -> None:
         self._endpoint.call_meeting()  # of the carrier that is open now
 
-    def _report(self) -> Report:
+    def _report(self) -> RankReport:
         me = self._communicator.rank
         speeds = [
             (
@@ -223,33 +223,33 @@ class Healer:
             if link["usual"] > 0
         ]
         probes = [(*pair, speed) for pair, speed in dict(self._prober.news).items()]
-        return Report(speeds, probes)
+        return RankReport(speeds, probes)
 
-    def _exchanged(self, what: str, report: Report) -> list[Report]:
+    def _exchanged(self, what: str, report: RankReport) -> list[RankReport]:
         self._meetings += 1
         name = f"{what} {self._meetings}"
         answers = self._communicator.exchange(name, msgspec.json.encode(report))
-        return [msgspec.json.decode(answer, type=Report) for answer in answers]
+        return [msgspec.json.decode(answer, type=RankReport) for answer in answers]
 
     def _meet(self) -> None:
         """Agree on the state of the network, and change algorithms if it has changed."""
         self._communicator.meeting = False
         self._follow(self._exchanged("healing", self._report()))
 
-    def _follow(self, reports: list[Report]) -> None:
-        verdict = judged(self._network, self._algorithms.npus, self.belief, reports)
+    def _follow(self, reports: list[RankReport]) -> None:
+        diagnosis = diagnosed(self._network, self._algorithms.npus, self.belief, reports)
         self._prober.forget()
-        if verdict.slow_ranks != self._slow_ranks:
-            self._slow_ranks = verdict.slow_ranks
-            for rank in verdict.slow_ranks:
+        if diagnosis.slow_ranks != self._slow_ranks:
+            self._slow_ranks = diagnosis.slow_ranks
+            for rank in diagnosis.slow_ranks:
                 number = self._number(rank)
                 text = f"rank {number} is slow: all its links are, and so they are not avoided"
                 tell(Notice("slow rank", text, number, number), self._level)
-        for pair in verdict.unexplained:
+        for pair in diagnosis.unexplained:
             LOG.info("%s is slow, but all links on its way serve others well", self._named(pair))
-        if dict(verdict.belief.shares) == dict(self.belief.shares):
+        if dict(diagnosis.belief.shares) == dict(self.belief.shares):
             return
-        self._switch(verdict.belief)
+        self._switch(diagnosis.belief)
 
     def _switch(self, belief: Belief) -> None:
         """From the next call on, use algorithms for the remaining network."""

@@ -20,7 +20,7 @@ from tacos.runtime.rendezvous.addresses import listening
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tacos.runtime.healing.judgement import Pair
+    from tacos.runtime.healing.diagnosis import Pair
 
 __all__ = ["BETTER", "Prober"]
 

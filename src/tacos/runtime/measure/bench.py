@@ -29,9 +29,12 @@ from tacos.search.synthesis import engines, synthesize
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from torch.distributed import ProcessGroupGloo
+
     from tacos._core import Collective, CollectivePart, Program, Schedule
     from tacos.runtime.aggregation.sums import SwitchedSums
-    from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.algorithm import Algorithm
+    from tacos.runtime.communicator import Communicator
 
 __all__ = ["Figure", "Row", "gloo_group", "measure", "table"]
 
@@ -408,7 +411,7 @@ def _mpi(bench: _Bench, count: int) -> Figure | None:
     return None if run is None else bench.figure(count, run, None)
 
 
-def gloo_group(comm: Communicator) -> Any:
+def gloo_group(comm: Communicator) -> ProcessGroupGloo:
     """A process group of gloo with the ranks of a communicator; needs torch."""
     try:
         from torch import distributed

@@ -25,7 +25,8 @@ from tacos.runtime.measure.wiring import Pair, Spread, Together, Wiring, find_wi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tacos.runtime.communicator import Algorithm, Communicator
+    from tacos.runtime.algorithm import Algorithm
+    from tacos.runtime.communicator import Communicator
     from tacos.runtime.measure.wiring import Port
 
 __all__ = ["probe", "report"]

@@ -11,6 +11,8 @@ from tacos.runtime.rendezvous.waiting import Doubt, named, pause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpi4py import MPI
+
 __all__ = ["MpiRendezvous"]
 
 _TO_ROOT, _FROM_ROOT = 2, 3  # tags
@@ -24,7 +26,9 @@ class MpiRendezvous:
         timeout: Seconds to wait for the others.
     """
 
-    def __init__(self, communicator: Any = None, *, timeout: float = 300.0) -> None:
+    def __init__(
+        self, communicator: MPI.Intracomm | None = None, *, timeout: float = 300.0
+    ) -> None:
         if communicator is None:
             try:
                 from mpi4py import MPI

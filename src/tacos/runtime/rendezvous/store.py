@@ -6,13 +6,15 @@ import datetime as dt
 import functools
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from tacos.errors import CommunicationError
 from tacos.runtime.rendezvous.waiting import Doubt, Patience, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.distributed import Store
 
 __all__ = ["StoreRendezvous"]
 
@@ -40,11 +42,18 @@ class StoreRendezvous:
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, prefix: str = "tacos", *, timeout: float = 300.0
+        self,
+        store: Store | None,
+        rank: int,
+        size: int,
+        prefix: str = "tacos",
+        *,
+        timeout: float = 300.0,
     ) -> None:
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], str] = str
         self.store, self._prefix, self._timeout = store, prefix, timeout
+        self._shared = cast("Store", store)  # a single rank shares nothing
         self._count = 0
 
     @classmethod
@@ -109,12 +118,12 @@ class StoreRendezvous:
         """Store a value in pieces of limited size, then their number."""
         pieces = [value[at : at + _PIECE] for at in range(0, len(value), _PIECE)]
         for i, piece in enumerate(pieces[1:], 1):
-            self.store.set(f"{key}/{i}", piece)
-        self.store.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
+            self._shared.set(f"{key}/{i}", piece)
+        self._shared.set(key, b"%d;" % len(pieces) + b"".join(pieces[:1]))
 
     def _take(self, key: str) -> bytes:
-        count, _, first = bytes(self.store.get(key)).partition(b";")
-        others = [bytes(self.store.get(f"{key}/{i}")) for i in range(1, int(count))]
+        count, _, first = bytes(self._shared.get(key)).partition(b";")
+        others = [bytes(self._shared.get(f"{key}/{i}")) for i in range(1, int(count))]
         return b"".join([first, *others])
 
     def _wait(self, name: str, wanted: list[str], keys: list[str], deadline: float) -> None:
@@ -122,7 +131,7 @@ class StoreRendezvous:
         doubt, pause = Doubt(), _SHORTEST_PAUSE_S
         patience = Patience(name)
         look = time.monotonic() + _LOOK_S
-        while not self.store.check(wanted):
+        while not self._shared.check(wanted):
             now = time.monotonic()
             if now >= deadline:
                 raise TimeoutError(
@@ -137,11 +146,11 @@ class StoreRendezvous:
             pause = min(1.5 * pause, _LONGEST_PAUSE_S)
 
     def _missing(self, keys: list[str]) -> list[int]:
-        return [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+        return [rank for rank, key in enumerate(keys) if not self._shared.check([key])]
 
 
 @functools.cache
-def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Any, itertools.count[int]]:
+def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Store, itertools.count[int]]:
     """Return the job's store, which a process can open only once, and a counter of its uses."""
     try:
         from torch.distributed import rendezvous

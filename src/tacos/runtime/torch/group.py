@@ -30,7 +30,7 @@ from tacos.runtime.dispatch.algorithms import Algorithms, Settings, agree, probe
 from tacos.runtime.healing.calls import Healer
 from tacos.runtime.rendezvous.store import StoreRendezvous
 from tacos.runtime.torch.messages import Messages
-from tacos.runtime.torch.pending import Joined, Task, Worker, profiled
+from tacos.runtime.torch.pending import Joined, Task, TaskThread, profiled
 from tacos.runtime.torch.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class TacosGroup(ProcessGroup):
     class would call gloo while holding the GIL, which gloo's threads need.
     """
 
-    def __init__(self, options: Any, _backend_options: object = None) -> None:
+    def __init__(
+        self, options: c10d._DistributedBackendOptions, _backend_options: object = None
+    ) -> None:
         super().__init__(options.group_rank, options.group_size)
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         members = list(options.global_ranks_in_group) or list(range(size))
@@ -106,7 +108,7 @@ class TacosGroup(ProcessGroup):
         self._tensors = Tensors(
             algorithms, on_gpus, from_environment(self._communicator), self._healer
         )
-        self._worker = Worker(f"tacos {options.group_id}", self._end)
+        self._worker = TaskThread(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
         self._gloo = gloo(dist.PrefixStore("tacos-gloo", store), rank, size, timeout)
@@ -138,62 +140,70 @@ class TacosGroup(ProcessGroup):
 
     # Collectives.
 
-    def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
+    def allreduce(
+        self, tensors: Tensor | Sequence[Tensor], opts: object = None, **_: object
+    ) -> Work:
         """Reduce the tensors of all ranks in place."""
         some = _listed(tensors)
-        opts = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
-        if not self._reduces(some, opts):
-            plain = _options(c10d.AllreduceOptions, None, reduceOp=opts.reduceOp)
+        how = _options(c10d.AllreduceOptions, opts, reduceOp=opts)
+        if not self._reduces(some, how):
+            plain = _options(c10d.AllreduceOptions, None, reduceOp=how.reduceOp)
             works = [self._by_gloo("allreduce", plain, [one], [one]) for one in some]
             return works[0] if len(works) == 1 else Joined(works, some)
         _check_strided(some)
-        run = partial(self._tensors.all_reduce, some, _op(opts))
-        return self._submit("all_reduce", run, some, some, opts)
+        run = partial(self._tensors.all_reduce, some, _op(how))
+        return self._submit("all_reduce", run, some, some, how)
 
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: object = None) -> Work:
         """Reduce many tensors at once."""
         return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
 
-    def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None, **_: Any) -> Work:
+    def broadcast(
+        self, tensors: Tensor | Sequence[Tensor], opts: object = None, **_: object
+    ) -> Work:
         """Copy the root's tensor to all ranks."""
         some = _listed(tensors)
-        opts = _options(c10d.BroadcastOptions, opts, rootRank=opts)
+        how = _options(c10d.BroadcastOptions, opts, rootRank=opts)
         _check_strided(some)
-        run = partial(self._tensors.broadcast, some[opts.rootTensor], opts.rootRank)
-        return self._submit("broadcast", run, some, some, opts)
+        run = partial(self._tensors.broadcast, some[how.rootTensor], how.rootRank)
+        return self._submit("broadcast", run, some, some, how)
 
     def reduce(
-        self, tensors: Tensor | Sequence[Tensor], opts: Any = None, op: Any = None, **_: Any
+        self,
+        tensors: Tensor | Sequence[Tensor],
+        opts: object = None,
+        op: object = None,
+        **_: object,
     ) -> Work:
         """Reduce the tensors of all ranks on the root."""
         some = _listed(tensors)
-        opts = _options(c10d.ReduceOptions, opts, rootRank=opts, reduceOp=op)
-        if not self._reduces(some, opts):
-            return self._by_gloo("reduce", opts, some, some)
+        how = _options(c10d.ReduceOptions, opts, rootRank=opts, reduceOp=op)
+        if not self._reduces(some, how):
+            return self._by_gloo("reduce", how, some, some)
         _check_strided(some)
-        run = partial(self._tensors.reduce, some[opts.rootTensor], _op(opts), opts.rootRank)
-        return self._submit("reduce", run, some, some, opts)
+        run = partial(self._tensors.reduce, some[how.rootTensor], _op(how), how.rootRank)
+        return self._submit("reduce", run, some, some, how)
 
     def allgather(
-        self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None
+        self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: object = None
     ) -> Work:
         """Gather the tensors of all ranks on all ranks, into one tensor per rank."""
         (given,) = _listed(inputs)
         targets = _of_ranks("output_tensors", outputs, self.size())
         _check_same_dtype(given, targets)
-        opts = _options(c10d.AllgatherOptions, opts)
+        how = _options(c10d.AllgatherOptions, opts)
         run = partial(self._tensors.all_gather, targets, given)
-        return self._submit("all_gather", run, targets, [given], opts)
+        return self._submit("all_gather", run, targets, [given], how)
 
-    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: object = None) -> Work:
         """Gather the tensors of all ranks on all ranks, into one tensor."""
         self._check_whole("output", output, given)
-        opts = _options(c10d.AllgatherOptions, opts)
+        how = _options(c10d.AllgatherOptions, opts)
         run = partial(self._tensors.all_gather, [output], given)
-        return self._submit("all_gather", run, [output], [given], opts)
+        return self._submit("all_gather", run, [output], [given], how)
 
     def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
     ) -> Work:
         """The same for many tensors at once."""
         for output, given in zip(outputs, inputs, strict=True):
@@ -203,11 +213,11 @@ class TacosGroup(ProcessGroup):
             for output, given in zip(outputs, inputs, strict=True):
                 self._tensors.all_gather([output], given)
 
-        opts = _options(c10d.AllgatherOptions, opts)
-        return self._submit("all_gather", run, outputs, inputs, opts)
+        how = _options(c10d.AllgatherOptions, opts)
+        return self._submit("all_gather", run, outputs, inputs, how)
 
     def allgather_coalesced(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: object = None
     ) -> Work:
         """Make several all-gathers at once: ``outputs[rank][i]`` is rank's ``inputs[i]``."""
         columns = [[row[i] for row in outputs] for i in range(len(inputs))]
@@ -217,18 +227,18 @@ class TacosGroup(ProcessGroup):
                 self._tensors.all_gather(targets, given)
 
         flat = [one for row in outputs for one in row]
-        opts = _options(c10d.AllgatherOptions, opts)
-        return self._submit("all_gather", run, flat, inputs, opts)
+        how = _options(c10d.AllgatherOptions, opts)
+        return self._submit("all_gather", run, flat, inputs, how)
 
     def reduce_scatter(
-        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
+        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: object = None
     ) -> Work:
         """Return this rank's part of the sum, from one input tensor per rank."""
         (output,) = _listed(outputs)
         parts = _of_ranks("input_tensors", inputs, self.size())
-        opts = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
-        if not self._reduces(parts, opts):
-            return self._by_gloo("reduce_scatter", opts, [output], [output], [parts])
+        how = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
+        if not self._reduces(parts, how):
+            return self._by_gloo("reduce_scatter", how, [output], [output], [parts])
         for part in parts:
             if part.numel() != output.numel():
                 raise ValueError(
@@ -236,24 +246,24 @@ class TacosGroup(ProcessGroup):
                     f"{output.numel()}: they must be equal"
                 )
         _check_same_dtype(output, parts)
-        run = partial(self._tensors.reduce_scatter, output, parts, _op(opts))
-        return self._submit("reduce_scatter", run, [output], parts, opts)
+        run = partial(self._tensors.reduce_scatter, output, parts, _op(how))
+        return self._submit("reduce_scatter", run, [output], parts, how)
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: object = None) -> Work:
         """Return this rank's part of the sum, from one input tensor."""
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
     ) -> Work:
         """The same for many tensors at once."""
-        opts = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
+        how = _options(c10d.ReduceScatterOptions, opts, reduceOp=opts)
         for output, given in zip(outputs, inputs, strict=True):
             self._check_whole("input", given, output)
-        if not self._reduces(inputs, opts):
+        if not self._reduces(inputs, how):
             return Joined(
                 [
-                    self._by_gloo("_reduce_scatter_base", opts, [output], output, given)
+                    self._by_gloo("_reduce_scatter_base", how, [output], output, given)
                     for output, given in zip(outputs, inputs, strict=True)
                 ],
                 outputs,
@@ -261,9 +271,9 @@ class TacosGroup(ProcessGroup):
 
         def run() -> None:
             for output, given in zip(outputs, inputs, strict=True):
-                self._tensors.reduce_scatter(output, [given], _op(opts))
+                self._tensors.reduce_scatter(output, [given], _op(how))
 
-        return self._submit("reduce_scatter", run, outputs, inputs, opts)
+        return self._submit("reduce_scatter", run, outputs, inputs, how)
 
     def all_to_all_single(
         self,
@@ -271,10 +281,10 @@ class TacosGroup(ProcessGroup):
         given: Tensor,
         output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (),
-        opts: Any = None,
+        opts: object = None,
     ) -> Work:
         """Send block j of each rank's tensor to rank j; blocks have any sizes if split sizes are given."""
-        opts = _options(c10d.AllToAllOptions, opts)
+        how = _options(c10d.AllToAllOptions, opts)
         if not (output_split_sizes or input_split_sizes):
             _check_same_dtype(output, [given])
             for name, tensor in (("input", given), ("output", output)):
@@ -284,13 +294,13 @@ class TacosGroup(ProcessGroup):
                         f"output must have the same number, a multiple of {self.size()}"
                     )
             run = partial(self._tensors.all_to_all, output, given)
-            return self._submit("all_to_all", run, [output], [given], opts)
+            return self._submit("all_to_all", run, [output], [given], how)
         targets = _split("output", output, output_split_sizes, self.size())
         parts = _split("input", given, input_split_sizes, self.size())
-        return self._uneven(targets, parts, [output], opts)
+        return self._uneven(targets, parts, [output], how)
 
     def alltoall(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
     ) -> Work:
         """Send tensor j of each rank's list to rank j."""
         targets = _of_ranks("output_tensors", [outputs], self.size())
@@ -298,12 +308,16 @@ class TacosGroup(ProcessGroup):
         return self._uneven(targets, parts, outputs, _options(c10d.AllToAllOptions, opts))
 
     def gather(
-        self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None, **_: Any
+        self,
+        outputs: Sequence[Any],
+        inputs: Tensor | Sequence[Tensor],
+        opts: object = None,
+        **_: object,
     ) -> Work:
         """Gather the tensors of all ranks on the root, into one tensor per rank."""
         (given,) = _listed(inputs)
-        opts = _options(c10d.GatherOptions, opts, rootRank=opts)
-        root = opts.rootRank == self.rank()
+        how = _options(c10d.GatherOptions, opts, rootRank=opts)
+        root = how.rootRank == self.rank()
         targets = _of_ranks("gather_list", outputs, self.size()) if root else []
         for target in targets:
             if target.numel() != given.numel():
@@ -312,16 +326,20 @@ class TacosGroup(ProcessGroup):
                     f"{given.numel()}: they must be equal"
                 )
         _check_same_dtype(given, targets)
-        run = partial(self._tensors.gather, targets, given, opts.rootRank)
-        return self._submit("gather", run, targets, [given], opts)
+        run = partial(self._tensors.gather, targets, given, how.rootRank)
+        return self._submit("gather", run, targets, [given], how)
 
     def scatter(
-        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **_: Any
+        self,
+        outputs: Tensor | Sequence[Tensor],
+        inputs: Sequence[Any],
+        opts: object = None,
+        **_: object,
     ) -> Work:
         """Send tensor j of the root's list to rank j."""
         (output,) = _listed(outputs)
-        opts = _options(c10d.ScatterOptions, opts, rootRank=opts)
-        root = opts.rootRank == self.rank()
+        how = _options(c10d.ScatterOptions, opts, rootRank=opts)
+        root = how.rootRank == self.rank()
         parts = _of_ranks("scatter_list", inputs, self.size()) if root else []
         for part in parts:
             if part.numel() != output.numel():
@@ -330,13 +348,13 @@ class TacosGroup(ProcessGroup):
                     f"{output.numel()}: they must be equal"
                 )
         _check_same_dtype(output, parts)
-        run = partial(self._tensors.scatter, output, parts, opts.rootRank)
-        return self._submit("scatter", run, [output], [output, *parts], opts)
+        run = partial(self._tensors.scatter, output, parts, how.rootRank)
+        return self._submit("scatter", run, [output], [output, *parts], how)
 
-    def barrier(self, opts: Any = None, **_: Any) -> Work:
+    def barrier(self, opts: object = None, **_: object) -> Work:
         """Wait for all ranks."""
-        opts = _options(c10d.BarrierOptions, opts)
-        return self._submit("barrier", self._tensors.barrier, [], [], opts)
+        how = _options(c10d.BarrierOptions, opts)
+        return self._submit("barrier", self._tensors.barrier, [], [], how)
 
     # The names that torch used before 2.13.
 

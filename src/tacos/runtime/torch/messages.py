@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from torch import Tensor
+    from torch.distributed import ProcessGroupNCCL
     from torch.futures import Future
 
 __all__ = ["Message", "Messages"]
@@ -32,7 +33,7 @@ class Messages:
         backend: NCCL, with a communicator that nothing else uses.
     """
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: ProcessGroupNCCL) -> None:
         self.backend = backend
         self._pending: list[Message] = []
         self._lock = threading.RLock()

@@ -11,22 +11,25 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from torch import Tensor
     from torch.futures import Future
 
-__all__ = ["Joined", "Task", "Worker", "profiled"]
+__all__ = ["Joined", "Task", "TaskThread", "profiled"]
 
 
-def profiled(name: str, inputs: Sequence[Tensor]) -> Any:
+def profiled(name: str, inputs: Sequence[Tensor]) -> AbstractContextManager[object] | None:
     """Begin a profiler record of a collective, with its name and the shapes of its inputs; None without a profiler.
 
     Any thread may end the record.
     """
     if not torch.autograd._profiler_enabled():
         return None
-    seen = torch._C._profiler._RecordFunctionFast(f"tacos:{name}", list(inputs))
+    seen: AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(
+        f"tacos:{name}", list(inputs)
+    )
     seen.__enter__()
     return seen
 
@@ -41,7 +44,10 @@ class Task(dist.Work):
     """
 
     def __init__(
-        self, run: Callable[[], None], result: Sequence[Tensor], profiled: Any = None
+        self,
+        run: Callable[[], None],
+        result: Sequence[Tensor],
+        profiled: AbstractContextManager[object] | None = None,
     ) -> None:
         super().__init__()
         self._run: Callable[[], None] | None = run
@@ -165,7 +171,7 @@ class Joined(Task):
         return next((e for part in self._parts if (e := part.exception()) is not None), None)
 
 
-class Worker:
+class TaskThread:
     """Runs tasks one after another, in the order of submission.
 
     It uses its own thread, so that collectives run while the program computes. If the caller waits for a task

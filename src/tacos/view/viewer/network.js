@@ -1,6 +1,6 @@
 // Draws the network: nodes, links coloured by how busy they are, and chunks in flight.
 
-import { BAR, ELBOW, LINE, Plan } from "./plan.js";
+import { BAR, ELBOW, LINE, FloorPlan } from "./floorplan.js";
 import { REDUCE } from "./run.js";
 import { fitted, ringColour } from "./theme.js";
 /** @import { Colours, Look, Pick, TreeRow } from "./types.d.ts" */
@@ -9,7 +9,7 @@ const MOST_DOTS = 15000;
 const PIES = 1500; // largest number of NPUs drawn as pies of their share
 const SMALLEST = 10; // smallest font in pixels; smaller labels are omitted
 
-export class NetworkView extends Plan {
+export class NetworkView extends FloorPlan {
   /** @type {CanvasRenderingContext2D} */
   context;
   /** @type {Colours} */

@@ -2,7 +2,7 @@
 
 Every rank reports the speed of data from and to its peers, compared with the usual speed. If both ends report a
 connection, the receiver's report counts: it has measured messages, while the sender has only its kernel's figures. All
-ranks apply the same rules to the same reports, so they reach the same verdict without further messages. A slow pair of
+ranks apply the same rules to the same reports, so they reach the same diagnosis without further messages. A slow pair of
 ranks is attributed to a link of its route that no fast pair uses. A rank whose pairs are all slow is slow itself.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["Belief", "Pair", "Report", "Verdict", "judged", "left", "links_of"]
+__all__ = ["Belief", "Diagnosis", "Pair", "RankReport", "diagnosed", "left", "links_of"]
 
 WELL = 0.8
 """Share of its bandwidth from which a link counts as healthy."""
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
     channel: int = 0
 
 
-class Report(msgspec.Struct):
+class RankReport(msgspec.Struct):
     """The report of one rank: speeds of its connections, dead links, and the calls that it has finished."""
 
     speeds: list[tuple[int, int, int, float, float, str]] = []
@@ -68,7 +68,7 @@ class Belief:
     """A connection over each such link, for probes."""
 
 
-class Verdict(NamedTuple):
+class Diagnosis(NamedTuple):
     """The conclusion from all reports."""
 
     belief: Belief
@@ -127,9 +127,9 @@ def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
     return [int(link) for link in routes(network, pairs=([src], [dst])).links]
 
 
-def judged(
-    network: Topology, npus: Sequence[int], before: Belief, reports: Sequence[Report]
-) -> Verdict:
+def diagnosed(
+    network: Topology, npus: Sequence[int], before: Belief, reports: Sequence[RankReport]
+) -> Diagnosis:
     """Return the new state of the network.
 
     Args:
@@ -195,7 +195,7 @@ def judged(
                     usual.setdefault(pair, rows[pair][1])
     kept = set(pairs.values())
     usual = {pair: rate for pair, rate in usual.items() if pair in kept}
-    return Verdict(Belief(shares, usual, pairs), ranks, unexplained)
+    return Diagnosis(Belief(shares, usual, pairs), ranks, unexplained)
 
 
 def _is_slow(

@@ -10,7 +10,7 @@ const LARGEST = 56; // radius of an NPU, in pixels
 const AIR = 16, // pixels around the network
   NAMES = 12; // pixels for the names of boxes, below them
 
-export class Plan {
+export class FloorPlan {
   width = 0; // pixels of the canvas
   height = 0;
   radius = 0; // pixels, of an NPU
