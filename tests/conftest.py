@@ -2,6 +2,7 @@
 
 HYPOTHESIS_PROFILE is default, ci (reproducible) or sanitize. A quick run draws a quarter of the examples that a
 test asks for, `make slow` all of them (TACOS_EXAMPLES=1), and the sanitizers' run a tenth.
+Tests that count what becomes of their examples always draw all, and the same ones (derandomize).
 
 Tests that need the browser are skipped if it is missing.
 """

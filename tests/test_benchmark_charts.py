@@ -10,6 +10,8 @@ import pytest
 from benchmarks.charts import CHARTS
 from benchmarks.report import Result, with_charts, with_section
 
+pytestmark = pytest.mark.unsanitized
+
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 TEXT = """# Benchmarks
 

@@ -9,7 +9,7 @@ import tacos
 from tacos._core import channel_routes
 from tacos.execution import execution
 from tacos.runtime.dispatch.placement import rerouted
-from tacos.runtime.healing.judgement import Pair, links_of
+from tacos.runtime.healing.diagnosis import Pair, links_of
 from tacos.simulate.programs import program_routes
 
 

@@ -47,6 +47,18 @@ def compiler() -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_the_shipped_ptx_is_what_its_compiler_makes(source: Path) -> None:
+    there, made = source.with_suffix(".ptx").read_text(), nvrtc.shipped(source)
+    compilers = [
+        re.findall(r"^// Cuda compilation tools, .*", text, re.MULTILINE) for text in (there, made)
+    ]
+    if compilers[0] != compilers[1]:
+        pytest.skip(f"the PTX is of another compiler: {compilers[0]}, here {compilers[1]}")
+    assert there == made, "renew it: python -m tacos._cuda.nvrtc"
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_kernels_compile_without_a_gpu(source: Path) -> None:
     text = source.read_text()
     compiled = nvrtc.compile(text, name=source.name).decode()

@@ -55,7 +55,7 @@ def test_a_wrong_schedule_is_a_failure(monkeypatch, tmp_path):
     """One engine leaves out its last transfer; another raises an exception that none may raise."""
 
     def incomplete(topology, collective, **_):
-        schedule = tacos.synth.BASELINES["direct"](topology, collective)
+        schedule = tacos.synth.ENGINES["direct"](topology, collective)
         rows = schedule.rows()
         last = max(range(schedule.transfers), key=lambda i: rows["arrival_ps"][i])
         kept = [i for i in range(schedule.transfers) if i != last]

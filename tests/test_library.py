@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
@@ -22,7 +21,7 @@ from tacos.library import Plans, add, fingerprint
 from tacos.runtime.dispatch.algorithms import agree
 from tacos.runtime.dispatch.placement import place, renumbered
 
-SCHEMA = Path(library.__file__).with_name("library.schema.json")
+pytestmark = pytest.mark.unsanitized
 
 
 def made(topo, kind="all_reduce", size="1MB", engine="ring", **options):
@@ -112,12 +111,6 @@ def test_a_plan_for_the_same_thing_is_replaced(folder):
 def test_the_file_follows_the_schema(folder):
     jsonschema.Draft202012Validator(library.schema()).validate(
         json.loads((folder / library.FILE).read_text())
-    )
-
-
-def test_the_schema_file_is_current():
-    assert SCHEMA.read_text() == schema_text(), (
-        "the fields changed: run python -m tests.test_library and look at the diff"
     )
 
 
@@ -326,14 +319,6 @@ def test_relays_and_other_groups_are_refused():
     whole = tacos.lower(made(topo))
     with pytest.raises(ValueError, match="relays through NPU 3"):
         renumbered(whole, [0, 1, 2])
-
-
-def schema_text() -> str:
-    return json.dumps(library.schema(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA.write_text(schema_text())
 
 
 class Meeting:

@@ -59,7 +59,7 @@ def test_any_right_order_comes_back(order, in_place):
 
 
 WITH_TIES = {
-    *("symmetric", "forest", "greedy", "exchange", "hubs", "themis", "nccl"),
+    *("symmetric", "forest", "greedy", "exchange", "leaders", "themis", "nccl"),
     *("double-binary-tree", "c-cube", "parameter-server"),
 }
 """Engines in whose schedules several transfers are ready for a link at one moment."""

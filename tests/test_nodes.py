@@ -17,6 +17,8 @@ from tacos.formats.sketch_file import read as read_sketch
 from tacos.nodes import Nodes, link_of
 from tacos.simulate import Fault, Straggler
 
+pytestmark = pytest.mark.unsanitized
+
 NAMES = ["a/gpu-0", "a/gpu-1", "b/gpu-0", "tor"]
 
 

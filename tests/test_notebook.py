@@ -11,6 +11,8 @@ import pytest
 
 import tacos
 
+pytestmark = pytest.mark.unsanitized
+
 TOPOLOGY = tacos.topology.dgx_h100(2)
 COLLECTIVE = tacos.collective.all_reduce(TOPOLOGY, "64MB", chunks=1)
 SCHEDULE = tacos.synthesize(TOPOLOGY, COLLECTIVE, engine="ring")

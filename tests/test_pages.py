@@ -9,6 +9,8 @@ import pytest
 from benchmarks import report
 from tests import pages
 
+pytestmark = pytest.mark.unsanitized
+
 PAGE = textwrap.dedent(
     """\
     <!-- file: net.yaml -->

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import subprocess
 import sys
+from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
 import tacos
+
+pytestmark = pytest.mark.unsanitized
+
+HOMES: dict[str, str] = vars(tacos)["_homes"]
+"""The module of each name that the package imports on first use."""
+GATHERING = ("design", "hub", "runtime", "training", "view")
+"""Packages that do the same with the names of their modules."""
 
 # The tree in the docstring of tacos.errors documents them.
 ERRORS = {tacos.TacosError, *tacos.TacosError.__subclasses__()}
@@ -54,25 +64,54 @@ def test_every_public_function_and_class_says_what_it_is():
     assert silent == []
 
 
-def test_a_verb_imports_only_what_it_needs():
-    code = "import sys; from tacos.cli import main; main(['topo', 'ring:4', '--quiet']); print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    others = {"tacos.cli.training", "tacos.design", "tacos.runtime", "tacos.training", "tacos.view"}
-    assert others.isdisjoint(run.stdout.split())
-
-
-def test_import_leaves_optional_and_slow_packages_alone():
-    code = "import sys, tacos; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"cyclopts", "highspy", "importlib.metadata", "matplotlib", "msgspec", "pandas"}
-    heavy |= {
-        "pyarrow",
-        "resvg_py",
-        "rich",
-        "tacos.cli",
-        "tacos.formats",
-        "tacos.view",
-        "torch",
-        "yaml",
+@pytest.mark.parametrize("name", ["tacos", *(f"tacos.{name}" for name in GATHERING)])
+def test_names_are_imported_at_run_time_from_where_type_checkers_look_for_them(name):
+    package = importlib.import_module(name)
+    tree = ast.parse(Path(package.__file__ or "").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    declared = {
+        name.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tacos.")
+        for name in node.names
     }
-    assert heavy.isdisjoint(run.stdout.split())
+    gathered = vars(package)["_homes"]
+    assert declared == gathered
+    assert gathered.keys() - set(package.__all__) <= {"DiLoCo", "Optimizer"}  # they need torch
+
+
+ORDERS = """
+import os, sys, types
+import tacos
+
+for name in sys.argv[1:]:
+    for statement in (
+        f"import tacos.{name}",
+        f"from tacos.{name} import {name}",
+        f"from tacos import {name}",
+        f"tacos.{name}",
+        "import tacos.cli.reading",
+    ):
+        child = os.fork()
+        if not child:
+            exec(statement)
+            exec(f"import tacos.{name}; from tacos import {name}")
+            function = getattr(sys.modules[f"tacos.{name}"], name)
+            right = isinstance(function, types.FunctionType)
+            os._exit(not (right and locals()[name] is function is getattr(tacos, name)))
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"after {statement!r}, tacos.{name} is not the function")
+"""
+
+
+def test_a_function_keeps_its_name_whichever_submodule_is_imported_first():
+    same = [name for name, home in HOMES.items() if home == f"tacos.{name}"]
+    assert same == ["bound", "reorder", "simulate", "verify"]
+    subprocess.run([sys.executable, "-c", ORDERS, *same], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'tacos' has no attribute 'bounds'"):
+        attrgetter("bounds")(tacos)
+    with pytest.raises(ImportError, match="cannot import name 'bounds' from 'tacos'"):
+        from tacos import bounds  # type: ignore[attr-defined]  # noqa: F401

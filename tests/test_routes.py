@@ -154,10 +154,10 @@ def test_wrong_pairs_are_refused(pairs, sentence):
 
 # --- routes given by their links ----------------------------------------------------------------
 
-UP, DOWN = [0, 1, 2, 3], [4, 5, 6, 7]  # the links of hub(): NPU i up and down
+UP, DOWN = [0, 1, 2, 3], [4, 5, 6, 7]  # the links of one_switch(): NPU i up and down
 
 
-def hub(capability=""):
+def one_switch(capability=""):
     """Four NPUs around one switch."""
     ends = [(i, 4) for i in range(4)] + [(4, i) for i in range(4)]
     return tp.from_links(4, [(a, b, 1e9, 0) for a, b in ends], switches=[capability])
@@ -191,27 +191,27 @@ def test_a_path_ends_only_at_npus_and_capable_switches():
     with pytest.raises(
         ValueError, match="route 0 ends at switch 0, which neither multicasts nor reduces"
     ):
-        one(hub(), [UP[0]])
+        one(one_switch(), [UP[0]])
     with pytest.raises(ValueError, match="route 0 ends at switch 0"):
-        one(hub(), [DOWN[0]])
+        one(one_switch(), [DOWN[0]])
     for capability in ("multicast", "reduce"):
-        assert one(hub(capability), [UP[0]]).destinations(0) == [4]
-        assert one(hub(capability), [DOWN[2]]).sources(0) == [4]
+        assert one(one_switch(capability), [UP[0]]).destinations(0) == [4]
+        assert one(one_switch(capability), [DOWN[2]]).sources(0) == [4]
 
 
 def test_a_multicast_tree():
-    table = one(hub("multicast"), [UP[1], DOWN[0], DOWN[3]], "multicast")
+    table = one(one_switch("multicast"), [UP[1], DOWN[0], DOWN[3]], "multicast")
     assert (table.sources(0), table.destinations(0)) == ([1], [0, 3])
-    table = one(hub("multicast"), DOWN, "multicast")  # from the switch itself
+    table = one(one_switch("multicast"), DOWN, "multicast")  # from the switch itself
     assert (table.sources(0), table.destinations(0)) == ([4], [0, 1, 2, 3])
     table = one(two_switches("multicast", "multicast"), [0, 5, 8, 6, 7], "multicast")
     assert (table.sources(0), table.destinations(0)) == ([0], [1, 2, 3])
 
 
 def test_a_reduce_tree():
-    table = one(hub("reduce"), [UP[0], UP[3], DOWN[1]], "reduce")
+    table = one(one_switch("reduce"), [UP[0], UP[3], DOWN[1]], "reduce")
     assert (table.sources(0), table.destinations(0)) == ([0, 3], [1])
-    table = one(hub("reduce"), UP, "reduce")  # into the switch itself
+    table = one(one_switch("reduce"), UP, "reduce")  # into the switch itself
     assert (table.sources(0), table.destinations(0)) == ([0, 1, 2, 3], [4])
     table = one(two_switches("reduce", "reduce"), [2, 3, 9, 1, 4], "reduce")
     assert (sorted(table.sources(0)), table.destinations(0)) == ([1, 2, 3], [0])
@@ -220,14 +220,14 @@ def test_a_reduce_tree():
 @pytest.mark.parametrize("capability", ["", "reduce"])
 def test_a_tree_branches_only_where_it_can(capability):
     with pytest.raises(ValueError, match="route 0 branches at switch 0, which cannot multicast"):
-        one(hub(capability), [UP[0], DOWN[1], DOWN[2]], "multicast")
-    assert one(hub(capability), [UP[0], DOWN[1]], "multicast").destinations(0) == [1]
+        one(one_switch(capability), [UP[0], DOWN[1], DOWN[2]], "multicast")
+    assert one(one_switch(capability), [UP[0], DOWN[1]], "multicast").destinations(0) == [1]
 
 
 @pytest.mark.parametrize("capability", ["", "multicast"])
 def test_a_tree_joins_only_where_it_can(capability):
     with pytest.raises(ValueError, match="route 0 joins at switch 0, which cannot reduce"):
-        one(hub(capability), [UP[0], UP[1], DOWN[2]], "reduce")
+        one(one_switch(capability), [UP[0], UP[1], DOWN[2]], "reduce")
 
 
 def test_each_switch_of_a_tree_needs_the_capability():
@@ -281,7 +281,7 @@ def test_a_tree_must_be_a_tree():
 )
 def test_wrong_tables_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        routes(hub("multicast"), **options)
+        routes(one_switch("multicast"), **options)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_wrong_tables_are_refused(options, sentence):
 def test_wrong_columns_are_refused(kinds, begin, sentence):
     with pytest.raises(ValueError, match=sentence):
         Routes(
-            hub("multicast"),
+            one_switch("multicast"),
             np.array(kinds, np.uint8),
             np.array(begin, np.int64),
             np.array([0, 4], np.int32),
@@ -305,7 +305,7 @@ def test_wrong_columns_are_refused(kinds, begin, sentence):
 
 
 def test_no_such_route():
-    table = one(hub(), [UP[0], DOWN[1]])
+    table = one(one_switch(), [UP[0], DOWN[1]])
     for route in (-1, 1):
         with pytest.raises(IndexError, match="no such route"):
             table.sources(route)

@@ -7,7 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from tacos._support.solver import LinearProgram, Session, running, solve
+from tacos._support.solver import IncrementalSolver, LinearProgram, running, solve
+
+pytestmark = pytest.mark.unsanitized
 
 
 def test_duals_say_what_one_more_unit_of_a_limit_is_worth():
@@ -63,14 +65,14 @@ def test_programs_without_an_optimum_say_why(limits, status):
 
 def test_cuts_close_in_on_a_convex_optimum():
     """The least x + 4/x is 4 at x = 2: tangents of 4/x bound it from below, and meet there."""
-    session = Session(
+    solver = IncrementalSolver(
         LinearProgram(cost=[1, 1], entries=([], [], []), row_lower=[], lower=[0.1, 0])
     )
     below, x = 0.0, 0.1
     for _ in range(40):
         # y >= 8/x0 - 4/x0^2 x
-        session.add_rows(([0, 0], [0, 1], [4 / x**2, 1]), row_lower=[8 / x])
-        found = session.solve()
+        solver.add_rows(([0, 0], [0, 1], [4 / x**2, 1]), row_lower=[8 / x])
+        found = solver.solve()
         assert found.objective >= below - 1e-9
         assert found.values is not None
         below, x = found.objective, float(found.values[0])

@@ -9,6 +9,8 @@ from nanobind.stubgen import StubGen
 
 from tacos import _core
 
+pytestmark = pytest.mark.unsanitized
+
 STUB = Path(__file__).parents[1] / "src" / "tacos" / "_core.pyi"
 
 

@@ -22,6 +22,8 @@ from tacos.units import (
     time_text,
 )
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),

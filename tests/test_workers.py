@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import tacos
 from tacos import training, workers
 from tacos.errors import WorkerLostWarning
+from tests.support.conditions import PATIENCE_S, until
 from tests.support.ranks import MPI_SETTINGS, mpiexec
 
 RING = tacos.topology.ring(4)
@@ -204,13 +204,6 @@ def alive(session):
     return found
 
 
-def until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_processes_that_die_are_replaced(tmp_path):
     tasks = [(number, str(tmp_path)) for number in range(12)]
@@ -231,14 +224,13 @@ def test_ctrl_c_ends_a_sweep_on_processes_and_its_workers(tmp_path):
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as job:
-        until(
-            lambda: len(alive(job.pid)) >= 4
-        )  # the command, its workers, and one that cleans up after them
+        # The command, its workers, and one that cleans up after them.
+        until(lambda: len(alive(job.pid)) >= 4, "the workers run")
         os.killpg(job.pid, signal.SIGINT)  # as a terminal does
-        _, said = job.communicate(timeout=60)
+        _, said = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 130, said
     assert "interrupted, nothing was written" in said
-    until(lambda: not alive(job.pid))
+    until(lambda: not alive(job.pid), "all of them have ended")
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -311,7 +303,7 @@ def test_the_ranks_of_mpi_give_the_same_results():
         capture_output=True,
         env=os.environ | MPI_SETTINGS,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert there.returncode == 0, there.stderr.decode()
     rows = [without_seconds(json.loads(done.stdout)) for done in (here, there)]

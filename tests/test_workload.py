@@ -292,18 +292,6 @@ def test_memory_nodes_are_refused_by_name():
         run(workload, tacos.topology.ring(4), aware=True, as_custom=False)
 
 
-def test_the_former_place_has_the_same_functions(tmp_path):
-    from tacos.simulate import workload as former
-
-    topology = tacos.topology.ring(4, bidirectional=False)
-    wanted = tacos.collective.all_gather(topology, "4MiB", chunks=1)
-    made = former.from_schedule(tacos.synthesize(topology, wanted))
-    tacos.workload.save(made, tmp_path / "ag")
-    again = former.from_chakra(tmp_path / "ag")
-    times = [run(one, topology, aware=True).time_ns for one in (made, again)]
-    assert times[0] == times[1] > 0
-
-
 def test_another_json_file_of_the_prefix_is_not_taken_for_groups(tmp_path):
     """`tacos.save` writes MSCCL++ plans and Chakra traces of one name into one directory."""
     topology = tacos.topology.ring(4)

@@ -18,6 +18,8 @@ from tacos.design import Call, Compute, Dimension, Group, Price, TrainingJob, li
 from tacos.errors import InfeasibleError, TacosError
 from tests.design.published import JOBS, NETWORKS, ROWS
 
+pytestmark = pytest.mark.unsanitized
+
 GB = 1e9
 DATA = Path(os.environ.get("TACOS_TEST_DATA", "/nonexistent"), "astra-golden", "libra_small")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="TACOS_TEST_DATA has no libra_small")

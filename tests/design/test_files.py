@@ -24,6 +24,8 @@ from tacos.design import (
 from tacos.design.constraints import limits
 from tacos.errors import FormatError
 
+pytestmark = pytest.mark.unsanitized
+
 WORKLOAD = "embed -1 1000 ALLTOALL 4096 300 NONE 0 10 ALLREDUCE 8192 10\nffn -1 40 AllGather 64 80 NONE 0 40 NONE 0 10\n"
 COMMUNICATOR = "Forward: [4, -1]\nInputGrad: [4, -1]\nWeightGrad: [-1, 2]\n"
 NETWORK = "Topology: [Ring, Switch]\nNpusCount: [4, 2]\nCostDimension: [InterNode, InterPod]\n"
@@ -242,7 +244,7 @@ def test_the_command_writes_what_it_found(folder, capsys, monkeypatch):
 def test_the_command_searches_shapes_and_upgrades(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "job.yaml").write_text(JOB.replace("[0, 1, 2, 3]", "4"))
-    words = ["design", "--npus", "8", "--job", "job.yaml", "--budget", "$50k", "--points", "2"]
+    words = ["design", "shapes", "8", "--job", "job.yaml", "--budget", "$50k", "--points", "2"]
     assert main([*words, "--csv", "f.csv", "-o", "f.svg"]) == 0
     assert "The best of" in capsys.readouterr().out
     assert len([*csv.DictReader((folder / "f.csv").read_text().splitlines())]) == 2
@@ -250,7 +252,7 @@ def test_the_command_searches_shapes_and_upgrades(folder, capsys, monkeypatch):
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     words = [
         "design",
-        "--upgrade",
+        "upgrade",
         "ring:8",
         "--job",
         "job.yaml",
@@ -268,9 +270,14 @@ def test_the_command_searches_shapes_and_upgrades(folder, capsys, monkeypatch):
     ("words", "message"),
     [
         (["ring:8"], "--job is missing"),
-        (["--job", "job.yaml"], "give one of DIMS, --npus or --upgrade"),
-        (["ring:8", "--npus", "8", "--job", "job.yaml"], "give one of DIMS, --npus or --upgrade"),
-        (["--npus", "8", "--job", "job.yaml"], "--budget is missing"),
+        (["--job", "job.yaml"], "DIMS is missing. See tacos design --help."),
+        (
+            ["shapes", "8", "--job", "job.yaml"],
+            "--budget is missing. See tacos design shapes --help.",
+        ),
+        (["shapes", "8", "--budget", "$1M"], "--job is missing"),
+        (["shapes", "8", "--budget", "$1M", "--constraint", "d0 > d1"], "--constraint"),
+        (["upgrade", "ring:8", "--job", "a", "--job", "b"], "an upgrade is for one job; got 2"),
         (["ring:8", "--job", "none.yaml", "--budget", "1GB/s"], "none.yaml"),
         (["ring:8", "--job", "job.yaml", "--budget", "0GB/s"], "budget '0GB/s' must be positive"),
         (
@@ -282,7 +289,7 @@ def test_the_command_searches_shapes_and_upgrades(folder, capsys, monkeypatch):
             "there is no directory no",
         ),
         (
-            ["--upgrade", "ring:8", "--job", "job.yaml", "--price", "npu"],
+            ["upgrade", "ring:8", "--job", "job.yaml", "--price", "npu"],
             "--price must be PATTERN=DOLLARS",
         ),
     ],

@@ -10,6 +10,8 @@ from tacos.cli import main
 from tacos.design import Group, ModelJob, build, dimensions, from_workload, load_job, shapes
 from tacos.errors import FormatError
 
+pytestmark = pytest.mark.unsanitized
+
 SMALL = ModelJob(training.model("mpt-125m"), training.Parallelism(tp=4, batch=16))
 
 
@@ -60,7 +62,7 @@ def test_finalists_are_training_steps(tmp_path, capsys):
         assert one.synthesized_s == pytest.approx(one.time_s, rel=0.1)
     file = tmp_path / "job.yaml"
     file.write_text("model: mpt-125m\nparallel: {tp: 4, batch: 16}\n")
-    command = ["design", "--npus", "16", "--job", str(file), "--budget", "$20k", "--points", "1"]
+    command = ["design", "shapes", "16", "--job", str(file), "--budget", "$20k", "--points", "1"]
     assert main([*command, "--max-dims", "2", "--finalists", "1"]) == 0
     printed = capsys.readouterr().out
     assert "with NCCL" in printed

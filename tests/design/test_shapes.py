@@ -15,6 +15,8 @@ from tacos.design.shapes import EXTENTS, _factorizations, _slowdown, _solved, _S
 from tacos.design.upgrade import collective_of
 from tests.design.published import JOBS
 
+pytestmark = pytest.mark.unsanitized
+
 SMALL = TrainingJob(
     (Compute(1e-3), Call("all-reduce", 10**9, Group(4)), Call("all-to-all", 10**8)), "small"
 )

@@ -9,6 +9,8 @@ import tacos
 from tacos.design import Call, Compute, Group, Ranks, TrainingJob, upgrade
 from tacos.topology import degrade, dgx_h100, fully_connected, ring, switch, torus
 
+pytestmark = pytest.mark.unsanitized
+
 
 def test_one_switch():
     """All-gather of S among n on a switch takes S (n - 1) / n / b: 10 % more money, 10 % more bandwidth."""

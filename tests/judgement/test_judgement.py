@@ -12,6 +12,8 @@ from tacos.errors import FormatError
 from tacos.judgement.logs import Log, Measured, read_log
 from tests.support.viewer_pages import views
 
+pytestmark = pytest.mark.unsanitized
+
 TABLE = """\
 # nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
 #

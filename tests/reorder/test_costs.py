@@ -12,6 +12,8 @@ from tacos.errors import FormatError
 from tacos.reorder.sources import costs_of
 from tacos.reorder.trees import expanded
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.fixture
 def file(tmp_path):

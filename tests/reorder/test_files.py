@@ -23,7 +23,10 @@ from tacos.reorder.costs import Costs
 from tacos.reorder.files import FILES, write
 from tacos.reorder.sources import costs_of, hosts_in
 from tacos.runtime.lab import Lab, unavailable
+from tests.support.conditions import PATIENCE_S
 from tests.support.lab_hosts import launch, mpirun
+
+pytestmark = pytest.mark.unsanitized
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -118,7 +121,9 @@ def _open_mpi(option):
     def command(folder, file):
         hosts = ["--hostfile", f"{folder}/openmpi.seq"]
         # Open MPI's daemons lose ranks that end while the others still start, and then wait forever.
-        shown = "echo $OMPI_COMM_WORLD_RANK $(hostname); sleep 1"
+        here = f"{folder}/started.$OMPI_COMM_WORLD_RANK"
+        all_here = f"until [ $(ls {folder}/started.* | wc -l) = 8 ]; do sleep 0.05; done"
+        shown = f"echo $OMPI_COMM_WORLD_RANK $(hostname); touch {here}; {all_here}"
         return [*mpirun(folder), *hosts, "--map-by", f"{option}={file}", "sh", "-c", shown]
 
     return command
@@ -186,7 +191,7 @@ def test_launchers_place_ranks_as_their_files_say(name, needed, command):
     assert list(found.hosts) != sorted(found.hosts)
     with Lab(tacos.topology.switch(4)) as lab, tempfile.TemporaryDirectory() as folder:
         write(found, folder, slots=2)
-        run = launch(lab, folder, command(folder, f"{folder}/{name}"), time_limit=90)
+        run = launch(lab, folder, command(folder, f"{folder}/{name}"), time_limit=PATIENCE_S)
     assert run.code == 0, (run.why, run.stderr)
     said = dict(line.split() for line in run.stdout[0].splitlines())
     assert said == {str(i): found.hosts[i // 2] for i in range(8)}, run.stderr

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tacos
 from tacos.reorder.patterns import PATTERNS
-from tacos.reorder.search import Question, cost_of
+from tacos.reorder.search import OrderingProblem, cost_of
 from tacos.reorder.sources import costs_of
 
 
@@ -78,9 +78,9 @@ def test_shared_uplinks_by_hand():
         4, rows + [(b, a, rate, late) for a, b, rate, late in rows], switches=3
     )
     terms = PATTERNS["ring"].terms(4, 4e9)
-    question = Question(costs_of(network), terms, latency=True, turns=True)
-    assert cost_of(question, [0, 1, 2, 3]) == pytest.approx(6.0)
-    assert cost_of(question, [0, 2, 1, 3]) == pytest.approx(12.0)
+    problem = OrderingProblem(costs_of(network), terms, latency=True, turns=True)
+    assert cost_of(problem, [0, 1, 2, 3]) == pytest.approx(6.0)
+    assert cost_of(problem, [0, 2, 1, 3]) == pytest.approx(12.0)
     shuffled = tacos.topology.renumber(network, [0, 2, 1, 3])
     found = tacos.reorder(shuffled, size=4 * 10**9)
     assert (found.cost_before, found.cost, found.exact) == pytest.approx((12.0, 6.0, True))
@@ -99,8 +99,8 @@ def test_small_orders_are_the_best_of_all(seed, hosts, pattern):
     rate = 1 / np.where(np.eye(hosts, dtype=bool), 1, byte_s)
     found = tacos.reorder(latency, pattern, bandwidth=rate, size=4)
     terms = PATTERNS[pattern].terms(hosts, 4)
-    question = Question(costs_of(latency, rate), terms, latency=True, turns=False)
-    costs = [cost_of(question, order) for order in itertools.permutations(range(hosts))]
+    problem = OrderingProblem(costs_of(latency, rate), terms, latency=True, turns=False)
+    costs = [cost_of(problem, order) for order in itertools.permutations(range(hosts))]
     assert found.cost == pytest.approx(min(costs), rel=1e-9)
     assert found.cost_before == pytest.approx(costs[0], rel=1e-9)
     assert found.lower_bound <= found.cost * (1 + 1e-12)

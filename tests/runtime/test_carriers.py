@@ -22,6 +22,8 @@ from tests.support.memory_carrier import KIND
 from tests.support.rank_jobs import run_cases
 from tests.support.ranks import free_port
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.fixture(autouse=True)
 def entry(monkeypatch):

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -24,7 +23,10 @@ from tacos.errors import LabError
 from tacos.runtime.lab import Lab, keeper, scaled, unavailable
 from tacos.runtime.lab.network import blueprint, cables
 from tacos.schedule import routes
+from tests.support.conditions import PATIENCE_S, until
 from tests.support.strategies import random_topologies, topologies
+
+pytestmark = pytest.mark.unsanitized
 
 STREAMS = str(Path(__file__).parents[1] / "support" / "streams.py")
 MBIT = 125_000
@@ -263,23 +265,42 @@ def test_the_command_is_needed(capsys):
 
 
 def stream(lab, size, *flows):
-    """The rate of each stream in Mbit/s, and the bytes that each device of each rank has carried."""
-    run = lab.run([sys.executable, STREAMS, str(size), *flows], output="returned", time_limit=60)
+    """When each stream began and ended, and the bytes that each device of each rank has carried."""
+    run = lab.run(
+        [sys.executable, STREAMS, str(size), *flows], output="returned", time_limit=PATIENCE_S
+    )
     assert run.code == 0, run.stderr
     lines = [[json.loads(line) for line in text.splitlines()] for text in run.stdout]
-    rates = dict(row for some in lines for row in some[:-1])
-    return [rates[i] / MBIT for i in range(len(flows))], [some[-1] for some in lines]
+    times = {number: span for some in lines for number, *span in some[:-1]}
+    return np.array([times[i] for i in range(len(flows))]), [some[-1] for some in lines]
 
 
 def holds(lab, size, flows, expected, slack=0.1):
-    """Check that streams are never faster than their links, and as fast in one of four attempts (a busy machine)."""
-    for attempt in range(4):
-        rates, carried = stream(lab, size, *flows)
-        assert (np.array(rates) < np.array(expected) * (1 + slack)).all(), rates
-        if (np.array(rates) > np.array(expected) * (1 - slack)).all() or attempt == 3:
-            break
-    np.testing.assert_allclose(rates, expected, rtol=slack)
-    return carried
+    """Check that streams are never faster than their links, and as fast if nothing keeps the machine busy."""
+    expected = np.array(expected)
+
+    def as_fast():
+        """Return what was carried if all streams were as fast as their links."""
+        times, carried = stream(lab, size, *flows)
+        rates = size / MBIT / (times[:, 1] - times[:, 0])
+        assert (rates < expected * (1 + slack)).all(), rates
+        return carried if (rates > expected * (1 - slack)).all() else None
+
+    return until(as_fast, f"streams of {expected} Mbit/s")
+
+
+def share(lab, size, flows, limit, slack=0.1):
+    """Check that two streams together are never faster than the link that they share."""
+
+    def together():
+        """Return whether the streams ran at the same time for most of theirs."""
+        times, _ = stream(lab, size, *flows)
+        begin, end = times[:, 0], times[:, 1]
+        rate = len(flows) * size / MBIT / (end.max() - begin.min())
+        assert rate < limit * (1 + slack), rate
+        return end.min() - begin.max() > 0.8 * (end.max() - begin.min())
+
+    until(together, "streams at the same time")
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +321,7 @@ def test_both_directions_are_as_fast(ring):
 
 @in_lab
 def test_two_streams_share_a_link(ring):
-    rates, _ = stream(ring, 1_000_000, "0>1", "0>1@npu")
-    assert sum(rates) < 1.1 * 2 * 40
-    assert min(rates) < 25
+    share(ring, 1_000_000, ["0>1", "0>1@npu"], 40)
 
 
 @in_lab
@@ -320,9 +339,7 @@ def test_boxes_are_joined_by_a_thin_link():
     with Lab(TWO_BOXES, scale=1) as lab:
         holds(lab, 500_000, ["0>1", "2>3"], [40, 40])
         holds(lab, 500_000, ["0>2"], [20])
-        rates, _ = stream(lab, 500_000, "0>2", "1>3")
-        assert sum(rates) < 30
-        assert min(rates) < 12
+        share(lab, 500_000, ["0>2", "1>3"], 20)
 
 
 @in_lab
@@ -369,7 +386,7 @@ with connect(timeout=60) as comm:
 @pytest.mark.parametrize("topology", [tacos.topology.ring(4), TWO_BOXES], ids=["links", "switches"])
 def test_an_algorithm_runs_over_the_links(topology):
     with Lab(topology, fastest="40Mbit/s") as lab:
-        run = lab.run([sys.executable, "-c", ALL_REDUCE], output="returned", time_limit=120)
+        run = lab.run([sys.executable, "-c", ALL_REDUCE], output="returned", time_limit=PATIENCE_S)
         assert run.code == 0, run.stderr
 
 
@@ -380,7 +397,7 @@ def test_the_runner_is_a_rank_of_the_lab(ring, tmp_path):
     tacos.save(tacos.synthesize(topology, wanted, engine="ring"), tmp_path / "ring.tacos")
     options = ["--size", "64KB", "--iters", "1", "--warmup", "0", "--against", "none", "--json"]
     command = [sys.executable, "-m", "tacos", "run", str(tmp_path / "ring.tacos"), *options]
-    run = ring.run(command, output="returned", time_limit=60)
+    run = ring.run(command, output="returned", time_limit=PATIENCE_S)
     assert run.code == 0, run.stderr
     assert [len(text) > 0 for text in run.stdout] == [True, False, False, False]
 
@@ -403,19 +420,25 @@ def test_a_script_for_torchrun_runs_unchanged():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     with Lab(network(2, *both_ways((0, 1, 100))), scale=1) as lab:
-        run = lab.run([sys.executable, "-c", GLOO], output="returned", time_limit=120)
+        run = lab.run([sys.executable, "-c", GLOO], output="returned", time_limit=PATIENCE_S)
         assert run.code == 0, run.stderr
 
 
 # --- how it ends --------------------------------------------------------------------------------
 
 
+def assert_nothing_sleeps(lab):
+    """The processes of the run before were killed; on a busy machine it takes them a moment to end."""
+    look = "while ps ax -o args | grep -q '[s]leep 1000'; do sleep 0.01; done"
+    assert lab.run(["sh", "-c", look], time_limit=PATIENCE_S).code == 0
+
+
 @in_lab
 def test_the_first_failure_ends_all_and_gives_the_code(ring, capfd):
-    script = "echo out; echo err >&2; test $RANK != 2 || exit 7; sleep 100"
+    script = "echo out; echo err >&2; test $RANK != 2 || exit 7; sleep 1000"
     run = ring.run(["sh", "-c", script])
     assert (run.code, run.why) == (7, "rank 2 ended with exit code 7")
-    assert run.time_s < 60
+    assert run.time_s < PATIENCE_S
     out, err = capfd.readouterr()
     assert "[2] out\n" in out
     assert "[2] err\n" in err
@@ -423,18 +446,18 @@ def test_the_first_failure_ends_all_and_gives_the_code(ring, capfd):
 
 @in_lab
 def test_a_killed_rank_is_told_by_its_signal(ring):
-    run = ring.run(["sh", "-c", "test $RANK != 1 || kill -SEGV $$; sleep 60"])
+    run = ring.run(["sh", "-c", "test $RANK != 1 || kill -SEGV $$; sleep 1000"])
     assert (run.code, run.why) == (139, "rank 1 was killed by SIGSEGV")
 
 
 @in_lab
 def test_the_time_limit_ends_all_even_who_does_not_want_to(ring, monkeypatch):
     monkeypatch.setattr("tacos.runtime.lab._GRACE_S", 0.2)
-    run = ring.run(["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"], time_limit=0.2)
+    stubborn = "trap '' TERM; sleep 1000 & wait; sleep 1000"
+    run = ring.run(["sh", "-c", stubborn], time_limit=0.2)
     assert run.code == 124
     assert run.why == "ranks 0, 1, 2, 3 took more than 0.2 s"
-    left = ring.run(["sh", "-c", "ps ax -o args | grep -c '[s]leep 60' || true"], output="returned")
-    assert left.stdout == ["0\n"] * 4
+    assert_nothing_sleeps(ring)
 
 
 @in_lab
@@ -452,7 +475,9 @@ def test_a_program_that_is_not_there(ring):
 
 WAITING = """
 import sys, tacos
+from tacos.runtime import lab
 from tacos.runtime.lab import Lab
+lab._GRACE_S = 1000.0
 with Lab(tacos.topology.ring(3), fastest="10Mbit/s") as lab:
     lab.run(["sh", "-c", "{begin}readlink /proc/self/ns/net; echo $TACOS_TOPOLOGY; {end}"])
 """
@@ -489,25 +514,26 @@ class Started:
         assert len(self.spaces) == 3
 
     def assert_nothing_is_left(self):
-        self.process.communicate(timeout=60)
-        deadline = time.monotonic() + 60
-        while (self.spaces & namespaces() or self.folder.exists()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not self.spaces & namespaces()
-        assert not self.folder.exists()
+        self.process.communicate(timeout=PATIENCE_S)
+        until(lambda: not self.spaces & namespaces(), "the namespaces are gone")
+        until(lambda: not self.folder.exists(), "the directory is gone")
         assert outside() == self.before
 
 
 @in_lab
-@pytest.mark.parametrize("end", ["true", "sleep 0.5; exit 3"])
-def test_nothing_is_left_after_a_run(end):
-    Started(end).assert_nothing_is_left()
+@pytest.mark.parametrize("code", [0, 3])
+def test_nothing_is_left_after_a_run(code, tmp_path):
+    """A rank that fails ends the others, so none ends before all have told their namespaces."""
+    all_told = (
+        f"touch {tmp_path}/$RANK; while [ $(ls {tmp_path} | wc -l) -lt 3 ]; do sleep 0.01; done"
+    )
+    Started(f"{all_told}; exit {code}").assert_nothing_is_left()
 
 
 @in_lab
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_the_caller_is_killed(number):
-    lab = Started("sleep 300")
+    lab = Started("sleep 1000")
     assert lab.folder.exists()
     assert lab.spaces <= namespaces()
     lab.process.send_signal(number)
@@ -534,10 +560,8 @@ def test_a_lab_goes_on_after_an_interrupted_run(monkeypatch):
             patch.setattr("tacos.runtime.lab._GRACE_S", 0.0)
             patch.setattr(lab, "_exits", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                lab.run(["sh", "-c", "test $RANK = 0 || sleep 60"])
-        left = "ps ax -o args | grep -c '[s]leep 60' || true"
-        run = lab.run(["sh", "-c", left], output="returned")
-        assert (run.code, run.stdout) == (0, ["0\n"] * 3)
+                lab.run(["sh", "-c", "test $RANK = 0 || sleep 1000"])
+        assert_nothing_sleeps(lab)
 
 
 @in_lab
@@ -623,6 +647,6 @@ with connect(timeout=120) as comm:
 def test_sums_through_the_switches_of_a_lab(network, loss):
     topology = tacos.topology.switch(4, reduce=True) if network == "star" else racks()
     with Lab(topology, fastest="50Mbit/s", mtu=1500, loss=loss) as lab:
-        run = lab.run([sys.executable, "-c", _SUMS], output="returned", time_limit=120)
+        run = lab.run([sys.executable, "-c", _SUMS], output="returned", time_limit=PATIENCE_S)
     assert run.code == 0, run.stderr
     assert [text.split()[:2] for text in run.stdout] == [["[10.0]", "1"]] * 4

@@ -5,7 +5,7 @@ benchmarks/gpu.py does the same on a GPU with the torch backend.
 
 from __future__ import annotations
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,6 +17,7 @@ from tacos import topology as tp
 from tacos._core import Endpoint
 from tacos.runtime import CommunicationError, Communicator, TcpRendezvous, connect
 from tacos.runtime.carriers import CARRIERS, Unavailable, named, tcp
+from tests.support.conditions import PATIENCE_S, until
 from tests.support.rank_jobs import expected
 from tests.support.ranks import free_port
 
@@ -24,6 +25,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tacos-ccl
 
 from tacos.runtime.carriers import nccl
 from tests.support.fake_nccl import KIND
+
+pytestmark = pytest.mark.unsanitized
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,7 @@ def schedule(spec, kind="all_reduce", **options):
     return tacos.synthesize(network, co.named(kind, network, "1MB", chunks=1), **options)
 
 
-def together(count, act, *, timeout=30.0):
+def together(count, act, *, timeout=PATIENCE_S):
     """Run ranks as threads, each with a communicator; return what each returned, or its error message."""
     port = free_port()
 
@@ -144,18 +147,21 @@ def test_calls_that_differ_are_refused_before_nccl_hears_of_them(count, dtype, o
 
 def test_a_rank_that_leaves_while_the_gpu_waits_is_named(monkeypatch):
     monkeypatch.setattr(nccl, "_GRACE_S", 0.3)
-    ring = schedule("ring:2")
+    ring, heard = schedule("ring:2"), threading.Event()
 
     def act(comm):
         run(comm.prepare(ring), np.ones(8, np.float32))
         comm.barrier("done")
         if comm.rank == 1:
             comm.close()
-            time.sleep(1.0)
+            assert heard.wait(PATIENCE_S)  # its place at the rendezvous is still taken
             return ""
         carrier = comm.open()
         carrier.hold.set()
-        carrier.wait_for(carrier.event(None))
+        try:
+            carrier.wait_for(carrier.event(None))
+        finally:
+            heard.set()
         return "it returned"
 
     assert together(2, act)[0].startswith("rank 1 closed its connection")
@@ -197,11 +203,11 @@ def test_an_interrupted_rank_stops_waiting_for_its_gpu():
         carrier.hold.set()
         with ThreadPoolExecutor(1) as pool:
             if comm.rank == 0:
-                pool.submit(later, comm)
+                pool.submit(later, comm, carrier)
             run(algorithm, np.ones(8, np.float32))
 
-    def later(comm):
-        time.sleep(0.3)
+    def later(comm, carrier):
+        until(lambda: carrier.backend.batches, "the call waits for the GPU")
         comm.interrupt("enough")
 
     why = "rank 0 gave up: enough"

@@ -20,6 +20,8 @@ from tacos.runtime.measure.probe import probe, report
 from tacos.runtime.measure.wiring import Pair, Port, Shared, Spread, Switch, Wiring
 from tests.support.ranks import MPI_SETTINGS, mpiexec
 
+pytestmark = pytest.mark.unsanitized
+
 PROBE = [sys.executable, "-m", "tacos", "probe"]
 
 
@@ -112,7 +114,7 @@ def test_the_command_ends_with_the_network_in_words(monkeypatch, tmp_path, capsy
     wiring = Wiring(("a:0", "b:0"), (Pair(0, 1, *one), Pair(1, 0, *one)), ())
     comm = connect(TcpRendezvous(0, 1, "", 0))
     monkeypatch.setattr("tacos.runtime.in_job", lambda: True)
-    monkeypatch.setattr("tacos.cli.running._connect", lambda *_: comm)
+    monkeypatch.setattr("tacos.cli.running.Ranks.connect", lambda _: comm)
     monkeypatch.setattr(sys.modules[probe.__module__], "probe", lambda *_, **__: wiring)
     path = tmp_path / "net.yaml"
     assert main(["probe", "-o", str(path)]) == 0

@@ -27,6 +27,8 @@ from tacos.runtime import (
 from tacos.runtime.rendezvous.environment import _first_host, _slurm_step
 from tests.support.ranks import free_port
 
+pytestmark = pytest.mark.unsanitized
+
 
 def schedule(spec, kind="all_reduce", **options):
     network = tp.parse(spec)
@@ -132,7 +134,7 @@ def test_every_operation_is_checked(op):
 
 def test_wrong_results_are_counted(monkeypatch):
     """The executor computes the maximum instead of the sum: all elements of all ranks are wrong."""
-    from tacos.runtime.communicator import Algorithm
+    from tacos.runtime.algorithm import Algorithm
 
     run_at = Algorithm.run_at
 

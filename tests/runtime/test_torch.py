@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from unittest.mock import Mock
 
 import pytest
@@ -18,6 +17,7 @@ import tacos
 from tacos import library
 from tacos.runtime.aggregation import Switch
 from tests.support import expressions
+from tests.support.conditions import PATIENCE_S, until
 from tests.support.torch_ranks import Ranks
 
 if importlib.util.find_spec("torch") is None:
@@ -27,7 +27,10 @@ if importlib.util.find_spec("torch") is None:
     )
 
 
-pytestmark = pytest.mark.xdist_group("torch")  # on one worker: the ranks are started once
+pytestmark = [
+    pytest.mark.unsanitized,
+    pytest.mark.xdist_group("torch"),  # on one worker: the ranks are started once
+]
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +293,7 @@ def test_a_wrong_argument_is_refused_and_harms_nothing(ranks, what, why):
 def test_different_calls_are_errors_on_all_ranks(what, why, tmp_path):
     """The error comes long before the timeout."""
     network = {"TACOS_TOPOLOGY": "ring:4", "TACOS_CACHE": str(tmp_path), "TACOS_ENGINE": "ring"}
-    ranks = Ranks(4, seconds=120.0, **(network if what == "first use" else {}))
+    ranks = Ranks(4, seconds=4 * PATIENCE_S, **(network if what == "first use" else {}))
     try:
         for size in (100, 1_000_000):
             ranks.run("one_call", size=size)
@@ -345,12 +348,12 @@ def test_an_aborted_group_fails_on_all_ranks():
 
 
 @pytest.mark.slow
-def test_a_group_can_be_aborted_wherever_it_waits():
+def test_a_group_can_be_aborted_wherever_it_waits(tmp_path):
     """In a call of another thread, while ranks agree on an algorithm, and in a call that gloo serves."""
-    ranks = Ranks(2, seconds=120.0)
+    ranks = Ranks(2, seconds=4 * PATIENCE_S)
     try:
         for where in ("thread", "rendezvous", "gloo"):
-            ranks.run("abort_in", where=where)
+            ranks.run("abort_in", where=where, aborted=str(tmp_path / where))
     finally:
         ranks.close()
     assert ranks.alive() == []
@@ -388,7 +391,13 @@ def test_torchrun_runs_a_script_that_does_not_know_us(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
     env = os.environ | {"TACOS_DEBUG": "info", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        command,
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[2.0, 2.0, 2.0] tacos\n"
@@ -424,16 +433,18 @@ def test_training_through_a_switch(ranks):
 
 
 @pytest.mark.slow
-def test_training_survives_the_death_of_the_switch(ranks):
+def test_training_survives_the_death_of_the_switch(ranks, tmp_path):
     """The switch is killed during training: on all ranks, the final loss is within 1 % of an undisturbed run."""
-    switch = Switch(token="secret")
+    switch, gone = Switch(token="secret"), tmp_path / "gone"
     switch.start()
-    ranks.start("through_a_switch", address=switch.address, token="secret", steps=2000)
-    while switch.stats()["results"] < 1000:
-        time.sleep(0.01)
+    ranks.start(
+        "through_a_switch", address=switch.address, token="secret", steps=2000, gone=str(gone)
+    )
+    until(lambda: switch.stats()["results"] >= 1000, "a thousand sums")
     switch.close()
     del switch._core  # its port is closed now
-    rows = ranks.finish(seconds=300)
+    gone.touch()
+    rows = ranks.finish()
     for switched, plain, sums, ended in rows:
         assert switched == pytest.approx(plain, rel=0.01)
         assert 0 < sums < 2000
@@ -468,7 +479,7 @@ def test_restarts_of_torchrun_go_on(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("ended with [4.0, 4.0, 4.0, 4.0]") == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tacos-ccl
 
 from tacos.runtime.torch.messages import Messages
 from tacos.runtime.torch.pending import Joined
+from tests.support.conditions import until
 from tests.support.fake_nccl import FakeNccl, Switchboard
 
 
@@ -53,8 +53,6 @@ def test_a_message_that_no_caller_waits_for_starts_all_the_same():
     nccl = FakeNccl(Switchboard(), 0)
     messages = Messages(nccl)
     messages.add(True, [torch.ones(3)], 1, 0)
-    end = time.monotonic() + 20.0
-    while not nccl.batches and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: nccl.batches, "the message has started")
     messages.close()
     assert nccl.batches == [["to 1"]]

@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tacos-ccl
 from tacos.runtime.carriers.waves import GpuAlgorithm
 from tests.support.fake_nccl import FakeNccl, Switchboard
 
+pytestmark = pytest.mark.unsanitized
+
 NETWORKS = ["ring:4", "mesh:2x3", "fc:4", "switch:5", "dgx-h100:1"]
 KINDS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
 

@@ -14,6 +14,8 @@ import tacos
 from tacos import topology as tp
 from tacos.runtime.measure.wiring import Pair, Spread, Together, find_wiring
 
+pytestmark = pytest.mark.unsanitized
+
 
 class Known:
     """A known network: messages take the fewest hops and share links fairly, with 5 % of noise."""

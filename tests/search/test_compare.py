@@ -23,6 +23,8 @@ from tacos.cli import main
 from tests.support.programs import changed
 from tests.support.strategies import orders, topologies
 
+pytestmark = pytest.mark.unsanitized
+
 RING = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
 
 

@@ -110,18 +110,18 @@ def test_chunks_of_different_sizes_do_not_change_places():
 
 def test_trees_cannot_be_turned_round():
     """Each NPU sends its part to the two others through one multicast."""
-    hub = tp.switch(3, multicast=True)
-    ends = list(zip(hub.link_src.tolist(), hub.link_dst.tolist(), strict=True))
+    switch = tp.switch(3, multicast=True)
+    ends = list(zip(switch.link_src.tolist(), switch.link_dst.tolist(), strict=True))
     trees = [
         [ends.index((npu, 3)), *(ends.index((3, other)) for other in range(3) if other != npu)]
         for npu in range(3)
     ]
-    table = routes(hub, links=trees, kinds=["multicast"] * 3)
-    collective = co.all_reduce(hub, 3000, chunks=1)
+    table = routes(switch, links=trees, kinds=["multicast"] * 3)
+    collective = co.all_reduce(switch, 3000, chunks=1)
     half = all_gather_of(collective)
     gather = retime(half, table, route=[0, 1, 2], chunk=[0, 1, 2], step=0)
     assert tacos.verify(gather).ok
-    turned = turning(hub)
+    turned = turning(switch)
     assert turned is not None
     with pytest.raises(ValueError, match="only schedules over paths"):
         both_halves(gather, collective, turned)

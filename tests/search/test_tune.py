@@ -16,6 +16,8 @@ from tacos.execution import execution
 from tacos.library import Plans
 from tacos.search import tuned_files as files
 
+pytestmark = pytest.mark.unsanitized
+
 RING = tacos.topology.ring(4, bandwidth="50GB/s", latency="500ns")
 
 

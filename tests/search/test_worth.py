@@ -18,15 +18,15 @@ from tacos.search.watch import Watch
 from tacos.synth import ENGINES
 
 
-def hub_schedule():
+def boxes_schedule():
     """Messages of every NPU to several others at once, which share ports when they are executed."""
-    hub = tp.parse("dgx-h100:2")
-    collective = tacos.collective.all_reduce(hub, "64MB", chunks=2)
-    return tacos.synthesize(hub, collective, engine="greedy")
+    boxes = tp.parse("dgx-h100:2")
+    collective = tacos.collective.all_reduce(boxes, "64MB", chunks=2)
+    return tacos.synthesize(boxes, collective, engine="greedy")
 
 
 def test_a_schedule_that_misses_its_limit_is_run_less():
-    schedule = hub_schedule()
+    schedule = boxes_schedule()
     exact = execution(schedule)
     assert exact is not None
     slowest = exact.time_ps()
@@ -41,7 +41,7 @@ def test_a_schedule_that_misses_its_limit_is_run_less():
 
 @pytest.mark.parametrize("target", ["tcp", "schedule"])
 def test_the_limit_is_for_the_slowest_of_all_rules(target):
-    schedule = hub_schedule()
+    schedule = boxes_schedule()
     exact = execution(schedule)
     assert exact is not None
     found = execution(schedule, target=target, to_beat_ps=1)
@@ -53,7 +53,7 @@ def test_the_order_of_a_schedule_needs_no_run(monkeypatch):
     def refused(*_args, **_options):
         raise AssertionError
 
-    schedule = hub_schedule()
+    schedule = boxes_schedule()
     monkeypatch.setattr(judging, "execution", refused)
     question = Question(
         schedule.topology, schedule.collective, seed=0, effort=Effort.of(1), watch=Watch(None, None)
@@ -72,7 +72,7 @@ def test_refinement_does_not_run_again_what_was_run(monkeypatch):
         return execution(what, **given)
 
     monkeypatch.setattr(refine, "execution", noted)
-    schedule = hub_schedule()
+    schedule = boxes_schedule()
     found = execution(schedule)
     assert found is not None
     improved(schedule, 50_000, seed=0, target=None, executed_ps=found.time_ps())

@@ -32,22 +32,22 @@ def frames(data):
 
 
 class Speaker:
-    """A worker of a machine: connected to every core, it sends what it is told and collects the answers."""
+    """A worker of a hub: connected to every core, it sends what it is told and collects the answers."""
 
-    def __init__(self, machine, job, name="w", rank=0, chunks_on=()):
-        self.machine, self.job = machine, job
-        self.admission = machine.join(job, name, rank)
-        self.connections = [machine.open(core) for core in range(machine.cores)]
+    def __init__(self, hub, job, name="w", rank=0, chunks_on=()):
+        self.hub, self.job = hub, job
+        self.admission = hub.join(job, name, rank)
+        self.connections = [hub.open(core) for core in range(hub.cores)]
         self.cores = chunks_on
-        self.unread = [b""] * machine.cores
+        self.unread = [b""] * hub.cores
         for core, connection in enumerate(self.connections):
             key = self.admission.key
             hello = struct.pack("<QII", job, self.admission.slot, core) + key
-            machine.feed(core, connection, frame(HELLO, hello))
+            hub.feed(core, connection, frame(HELLO, hello))
 
     def send(self, chunk, data):
         core = int(self.cores[chunk])
-        return self.machine.feed(core, self.connections[core], data)
+        return self.hub.feed(core, self.connections[core], data)
 
     def push(self, chunk, values, step, rate=0.1, **more):
         payload = np.asarray(values, np.float32).tobytes()
@@ -62,7 +62,7 @@ class Speaker:
         """Return all frames that have arrived, from all cores."""
         found = []
         for core, connection in enumerate(self.connections):
-            data = self.unread[core] + self.machine.take(core, connection, most)
+            data = self.unread[core] + self.hub.take(core, connection, most)
             rows, self.unread[core] = frames(data)
             found += rows
         return found
@@ -78,4 +78,4 @@ class Speaker:
 
     def vanish(self, why="it closed its connection"):
         for core, connection in enumerate(self.connections):
-            self.machine.close(core, connection, why)
+            self.hub.close(core, connection, why)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tacos.runtime.lab import Lab, LabRun
 
-_START_S = 30.0
+_START_S = 180.0
 """Seconds that a host may take to start."""
 
 

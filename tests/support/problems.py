@@ -192,9 +192,9 @@ class _Networks:
             members = range(box * inside, (box + 1) * inside)
             if kind.startswith("switch"):
                 for _ in range(2 if kind == "switches" else 1):
-                    hub = switch()
+                    middle = switch()
                     for npu in members:
-                        join(npu, hub, *near)
+                        join(npu, middle, *near)
             else:
                 pairs = [(a, b) for a in members for b in members if a < b]
                 for a, b in pairs:

@@ -26,16 +26,15 @@ from tacos.runtime.dispatch.algorithms import Algorithms, Settings, order_matter
 from tacos.runtime.flight import record_to
 from tacos.runtime.healing import Notice, on_notice
 from tacos.runtime.healing.calls import Healer, Request
-from tacos.runtime.healing.judgement import Report
+from tacos.runtime.healing.diagnosis import RankReport
 from tacos.runtime.measure.bench import measure
 from tacos.runtime.metrics import prometheus
+from tests.support.conditions import PATIENCE_S, data_waits, until
 
 TIMEOUT_S = 2.0
 """Timeout of communicators in tests of the timeout."""
-PATIENT_S = 30.0
-"""Timeout of other communicators: a busy machine may be slow."""
-FAR_S = 110.0
-"""Timeout of communicators whose ranks must learn of a failure long before it; tests wait for a minute."""
+FAR_S = 4 * PATIENCE_S
+"""Timeout of communicators whose ranks must learn of a failure long before it: tests wait for `PATIENCE_S`."""
 OPS = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
@@ -206,14 +205,24 @@ def stop_one(comm, schedule, who, number):
     return _heard(algorithm.run, data, data), _heard(algorithm.run, data, data)
 
 
-def stay_away(comm, schedule, who, seconds):
-    """One rank is late for the second call."""
+def stay_away(comm, schedule, who, folder):
+    """One rank makes the second call only when the others have given up."""
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
     if comm.rank == who:
-        time.sleep(seconds)
-    return _heard(algorithm.run, data, data)
+        _wait_for_files(folder, comm.size - 1)
+    heard = _heard(algorithm.run, data, data)
+    Path(folder, str(comm.rank)).touch()
+    return heard
+
+
+def _wait_for_files(folder, count):
+    """Wait for as many ranks as have created a file each."""
+    until(
+        lambda: sum(1 for _ in Path(folder).iterdir()) == count,
+        f"{count} ranks have created their files",
+    )
 
 
 def stop_within(comm, schedule, who, number):
@@ -273,15 +282,16 @@ def run_wrongly(comm, schedule, source, target, op, count):
     return heard, algorithm.run(np.ones(4, np.float32)).tolist()
 
 
-def leave_early(comm, everybody, pair, who):
+def leave_early(comm, everybody, pair, who, folder):
     """One rank closes its communicator; the others learn of it in a call without it, then need it."""
     first, second = comm.prepare(everybody), comm.prepare(pair)
     data = np.ones(100_000, np.float32)
     first.run(data)
     if comm.rank == who:
         comm.close()
+        Path(folder, "closed").touch()
         return _heard(first.run, data)
-    time.sleep(0.3)
+    _wait_for_files(folder, 1)
     return _heard(lambda: (second.run(data), first.run(data)))
 
 
@@ -292,7 +302,7 @@ def fork_before_a_call(comm, schedule):
     algorithm.run(data.copy())
     heard = ["", ""]
     if comm.rank == 0:
-        time.sleep(0.3)  # until the others have sent what they can
+        until(data_waits, "another rank has sent data")
         reader, writer = os.pipe()
         if (child := os.fork()) == 0:
             kind, said = _heard(algorithm.run, data.copy())
@@ -307,15 +317,16 @@ def fork_before_a_call(comm, schedule):
     return algorithm.run(data)[:2].tolist(), *heard
 
 
-def put_and_leave(comm, program):
+def put_and_leave(comm, program, folder):
     """Rank 0 puts its data at rank 1 and leaves before rank 1 receives them."""
     algorithm = comm.prepare(program)
     data = np.full(1000, 7.0, np.float32)
     if comm.rank == 0:
         algorithm.run(data, np.empty_like(data), count=1000)
         comm.close()
+        Path(folder, "closed").touch()
         return True
-    time.sleep(0.3)
+    _wait_for_files(folder, 1)
     result = algorithm.run(None, np.empty_like(data), count=1000)
     return bool((result == 7.0).all())
 
@@ -335,45 +346,58 @@ def prepare_instead(comm, schedule, other, who):
     return _heard(both)  # a rank still in the first call may get the error of the second
 
 
-def meet_instead(comm, schedule, who):
-    """One rank leaves while the others wait for it at a barrier."""
+def meet_instead(comm, schedule, who, folder):
+    """One rank leaves while the others wait for it at a barrier; its place at the rendezvous is still taken."""
     algorithm = comm.prepare(schedule)
     algorithm.run(np.ones(1000, np.float32))
     comm.barrier("before")
     if comm.rank == who:
         comm.open().close()
-        time.sleep(5.0)  # its place at the rendezvous is still taken
+        _wait_for_files(folder, comm.size - 1)
         return _heard(algorithm.run, np.ones(3))
-    return _heard(comm.barrier, "after")
+    heard = _heard(comm.barrier, "after")
+    Path(folder, str(comm.rank)).touch()
+    return heard
 
 
-def close_within(comm, schedule, how, ended):
-    """Rank 0 closes or aborts its communicator during a call; then it creates a file, and rank 1 makes its call."""
+def close_within(comm, schedule, how, folder):
+    """Rank 0 closes or aborts its communicator while its call waits for rank 1, which makes its call later.
+
+    Rank 1 knows that rank 0 is in its call when data from there wait.
+    """
+    began, ended = Path(folder, "began"), Path(folder, "ended")
     algorithm = comm.prepare(schedule)
     data = np.ones(1000, np.float32)
     algorithm.run(data, data)
     heard = []
     if comm.rank:
-        while not Path(ended).exists():
-            time.sleep(0.01)
+        until(data_waits, "rank 0 has begun its call")
+        began.touch()
+        until(ended.exists, "rank 0 has ended its communicator")
         return _heard(algorithm.run, data, data)
     if how == "signal":
 
         def end(*_):
             comm.close()
-            Path(ended).touch()
+            ended.touch()
 
-        before = signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        def ring():
+            until(began.exists, "rank 1 has got data")
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, end)
+        bell = threading.Thread(target=ring)
+        bell.start()
         try:
             return _heard(algorithm.run, data, data)
         finally:
-            signal.signal(signal.SIGALRM, before)
+            bell.join()
+            signal.signal(signal.SIGUSR1, before)
     thread = threading.Thread(target=lambda: heard.append(_heard(algorithm.run, data, data)))
     thread.start()
-    time.sleep(0.3)
+    until(began.exists, "rank 1 has got data")
     comm.close() if how == "close" else comm.abort("enough")
-    Path(ended).touch()
+    ended.touch()
     thread.join()
     return heard[0]
 
@@ -425,8 +449,7 @@ def fall_behind(comm, schedule, who, calls, folder, ready):
     for _ in range(calls):
         algorithm.run(data, data)
     if comm.rank == who:
-        while not os.path.exists(ready):  # noqa: PTH110, the signal interrupts the sleep
-            time.sleep(0.02)
+        until(Path(ready).exists, "the test has seen the record")
         return "stayed away"
     try:
         algorithm.run(data, data)
@@ -468,7 +491,7 @@ def healed(comm, network, reports, folder):
     try:
         for speeds in (None, *reports):
             if speeds is not None:
-                here = Report([row for row in speeds if row[1] == comm.rank])
+                here = RankReport([row for row in speeds if row[1] == comm.rank])
                 vars(healer)["_report"] = partial(copy, here)  # instead of what it measures
                 if comm.rank == 0:
                     comm.open("tcp").endpoint.call_meeting()
@@ -498,9 +521,9 @@ def ran_ahead(comm, network, folder):
             if comm.rank == 1:
                 endpoint.abort("the link from rank 0 to rank 1 is dead")
             try:
-                for _ in range(1000 if comm.rank == 0 else 1):  # a root may end before the error
-                    healer.run(request)
-                    time.sleep(0.005)
+                healer.run(request)
+                if comm.rank == 0:  # a root may end before the error
+                    until(lambda: healer.run(request), "rank 0 has learned of the dead link")
             except CommunicationError as error:
                 return str(error)
         return ""
@@ -520,15 +543,23 @@ def _summed(comm, healer):
     return set(data.tolist()), dict(healer.belief.shares), served
 
 
-def dawdle(comm, schedule, who, pause, seconds):
-    """Make calls for some seconds, with a pause of one rank before each; return what this rank has noticed."""
+def dawdle(comm, schedule, who, pause, enough):
+    """Make calls, with a pause of one rank before each, until `enough` ranks have noticed it; return which did."""
     algorithm = comm.prepare(schedule)
     heard: list[Notice] = []
     stop = on_notice(heard.append)
-    data = np.ones(1 << 12, np.float32)
-    for _ in range(int(seconds / pause)):
+
+    def noticed():
+        return any((notice.kind, notice.src) == ("slow rank", who) for notice in heard)
+
+    def call():
+        """Return how many ranks had noticed when they began the call, on all ranks."""
         if comm.rank == who:
             time.sleep(pause)
+        data = np.full(1 << 12, noticed(), np.float32)
         algorithm.run(data, data)
+        return data[0]
+
+    until(lambda: call() == enough, f"{enough} ranks have noticed that rank {who} is slow")
     stop()
-    return [(notice.kind, notice.src) for notice in heard]
+    return noticed()

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tacos.runtime import Communicator, TcpRendezvous
+from tests.support.conditions import PATIENCE_S
 from tests.support.nursery import ROOT, end, nursery
-
-_PATIENCE_S = 60.0
 
 
 class Ranks:
@@ -66,7 +65,7 @@ class Ranks:
         for peer in self.peers[:size]:
             peer.send((size, port, fresh, job, arguments))
 
-    def collect(self, ranks: range | list[int], patience: float = _PATIENCE_S) -> list[Any]:
+    def collect(self, ranks: range | list[int], patience: float = PATIENCE_S) -> list[Any]:
         """Return what these ranks returned or raised."""
         results = []
         for rank in ranks:
@@ -168,7 +167,7 @@ def serve(port: int, key: bytes) -> None:
             comm = None if fresh else communicators.get(size)
             try:
                 if comm is None:
-                    comm = meet(size, meeting, fresh or _PATIENCE_S)
+                    comm = meet(size, meeting, fresh or PATIENCE_S)
                     if not fresh:
                         communicators[size] = comm
                 result = getattr(rank_jobs, name)(comm, *arguments)

@@ -144,8 +144,8 @@ greedy all_reduce-group torus-two-speeds
 greedy broadcast-group dgx1
 exchange all_reduce-small dgx1
 exchange all_reduce-small torus-4x4
-hubs all_reduce-small mesh-3x3
-hubs all_gather-small dgx1
+leaders all_reduce-small mesh-3x3
+leaders all_gather-small dgx1
 steiner all_reduce-group mesh-3x3
 steiner broadcast-group torus-damaged
 milp all_gather-one dgx1

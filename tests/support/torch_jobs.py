@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import threading
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tacos.runtime.torch import Options
+from tests.support.conditions import PATIENCE_S, data_waits, until
 
 SIZES = (0, 1, 7, 1000, 65_537)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -465,46 +466,51 @@ def wrong_argument(what: str) -> None:
         raise AssertionError(what)
 
 
-def wait_for(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 def abort() -> None:
     if dist.get_rank() == 1:
-        time.sleep(0.5)
+        until(data_waits, "another rank is in the call")
         dist.group.WORLD.abort()
     dist.all_reduce(torch.ones(3))
 
 
-def abort_in(where: str) -> None:
-    """Rank 0 aborts while another of its threads waits for rank 1, which joins no call."""
+def abort_in(where: str, aborted: str) -> None:
+    """Rank 0 aborts while another of its threads waits for rank 1, which joins no call, and then creates a file."""
     group = dist.new_group(backend="tacos")
     dist.all_reduce(torch.ones(3), group=group)
     if dist.get_rank() == 1:
-        time.sleep(3.0)
+        until(Path(aborted).exists, "rank 0 has aborted")
         return
-    calls = {
-        "gloo": lambda: dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group),
-        "rendezvous": lambda: dist.broadcast(torch.ones(3), 0, group=group),
-        "thread": lambda: dist.all_reduce(torch.ones(3), group=group),
-    }
+    # Each call, and the function in which it waits.
+    call, place = {
+        "gloo": (
+            lambda: dist.all_reduce(torch.ones(3).to_sparse(), group=group),
+            "group.py:<lambda>",
+        ),
+        "rendezvous": (lambda: dist.broadcast(torch.ones(3), 0, group=group), "store.py:_wait"),
+        "thread": (lambda: dist.all_reduce(torch.ones(3), group=group), "tcp.py:run"),
+    }[where]
     heard: list[str] = []
 
-    def call() -> None:
+    def failing() -> None:
         try:
-            calls[where]()
+            call()
         except RuntimeError as error:
             heard.append(str(error))
 
-    thread = threading.Thread(target=call)
+    thread = threading.Thread(target=failing)
     thread.start()
-    time.sleep(1.0)
-    begin = time.monotonic()
+    until(lambda: place in _places(), f"a thread waits in {place}")
     group.abort()
-    assert time.monotonic() - begin < 20.0
-    thread.join(20.0)
-    assert not thread.is_alive() or where == "gloo"  # gloo notices when rank 1 leaves
-    assert where == "gloo" or "the process group was aborted" in heard[0], heard
+    if where != "gloo":  # which notices when rank 1 leaves
+        thread.join(PATIENCE_S)
+        assert "the process group was aborted" in heard[0], heard
+    Path(aborted).touch()
+
+
+def _places() -> set[str]:
+    """Return the file and the function in which each thread is; a call may be made by another thread than its caller."""
+    codes = [frame.f_code for frame in sys._current_frames().values()]
+    return {f"{Path(code.co_filename).name}:{code.co_name}" for code in codes}
 
 
 def leaves_nothing_open() -> None:
@@ -516,7 +522,7 @@ def leaves_nothing_open() -> None:
     for _ in range(3):
         group = dist.new_group(backend="tacos")
         dist.all_reduce(torch.ones(3), group=group)
-        dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group)  # by gloo
+        dist.all_reduce(torch.ones(3, dtype=torch.complex64), group=group)
         dist.destroy_process_group(group)
         del group
         dist.barrier()

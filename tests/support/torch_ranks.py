@@ -16,17 +16,15 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
+from tests.support.conditions import PATIENCE_S
 from tests.support.nursery import end, nursery
-
-TIMEOUT = 60.0
-"""Seconds after which a test gives up; no job takes a tenth of it on a quiet machine."""
 
 
 class Ranks:
     """Processes of one process group."""
 
     def __init__(
-        self, size: int, backend: str = "tacos", seconds: float = 60.0, **environment: str
+        self, size: int, backend: str = "tacos", seconds: float = PATIENCE_S, **environment: str
     ):
         self.size = size
         self.broken = False  # whether a job failed, so that the ranks may not be in step
@@ -60,7 +58,7 @@ class Ranks:
             raise
 
     def _accept(self) -> Connection:
-        self._listener._listener._socket.settimeout(TIMEOUT)  # type: ignore[attr-defined]
+        self._listener._listener._socket.settimeout(PATIENCE_S)  # type: ignore[attr-defined]
         return self._listener.accept()
 
     def _ask(self, rank: int, what: object) -> object:
@@ -72,7 +70,7 @@ class Ranks:
         for rank in ranks or range(self.size):
             self._connections[rank].send((job, arguments))
 
-    def finish(self, *ranks: int, seconds: float = TIMEOUT) -> list[object]:
+    def finish(self, *ranks: int, seconds: float = PATIENCE_S) -> list[object]:
         """Return what the job returned, rank by rank; a text that begins with ``!`` is an error."""
         waiting: dict[Any, int] = {
             self._connections[rank]: rank for rank in ranks or range(self.size)

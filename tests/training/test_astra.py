@@ -28,7 +28,7 @@ def small(**shape):
         "vocabulary": 32000,
         "sequence": 1024,
     }
-    return training.transformer(name="small", **usual | shape)
+    return training.Transformer(name="small", **usual | shape)
 
 
 SPLITS = [
@@ -97,7 +97,7 @@ def test_what_is_written_runs_as_the_step_does(split, tmp_path, capsys):
     capsys.readouterr()
     call = ["sim", prefix, "--profile", "astra-sim-aware", "--system", f"{prefix}.system.json"]
     call += [
-        "--network",
+        "--topology",
         f"{prefix}.network.yml",
         "--groups",
         f"{prefix}.json",

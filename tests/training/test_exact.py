@@ -11,7 +11,7 @@ import pytest
 
 import tacos
 from tacos import training
-from tacos._core import run_job
+from tacos._core import run_workload
 from tacos.simulate import Fault, astra
 from tacos.workload import COLL, COMP, RECV, SEND
 
@@ -27,13 +27,13 @@ def small(**shape):
         "vocabulary": 32000,
         "sequence": 2048,
     }
-    return training.transformer(name="small", **usual | shape)
+    return training.Transformer(name="small", **usual | shape)
 
 
-def job(routes, nodes, messages, pairs):
+def run(routes, nodes, messages, pairs):
     """Run nodes (rank, kind, duration, message, waits for) and messages (bytes, connection)."""
     rank, kind, duration, message, waits = zip(*nodes, strict=True)
-    return run_job(
+    return run_workload(
         routes,
         rank=np.array(rank, np.int32),
         kind=np.array(kind, np.uint8),
@@ -47,7 +47,7 @@ def job(routes, nodes, messages, pairs):
     )
 
 
-def test_a_job_by_hand():
+def test_a_workload_by_hand():
     """Rank 0 computes 1 us and sends two messages of 1000 B at 1 GB/s, which share the link: both take 2 us and 1 us on
     the way. Rank 1 waits for them and computes."""
     topology = tacos.topology.from_links(2, [(0, 1, 1e9, 1e-6), (1, 0, 1e9, 1e-6)])
@@ -64,23 +64,23 @@ def test_a_job_by_hand():
         (1, 3, 2 * us, -1, []),  # a pause does not keep the rank from computing
         (1, 2, 3 * us, -1, []),
     ]
-    start, end = job(routes, nodes, [(1000, 0), (1000, 1)], pairs)
+    start, end = run(routes, nodes, [(1000, 0), (1000, 1)], pairs)
     assert (end[:5] / us).tolist() == [1, 3, 3, 4, 4]
     assert (start[5:] / us).tolist() == [4, 0, 0]
     assert (end[5:] / us).tolist() == [9, 2, 3]
     # Over one connection they follow one another.
-    _, end = job(routes, nodes, [(1000, 0), (1000, 0)], pairs)
+    _, end = run(routes, nodes, [(1000, 0), (1000, 0)], pairs)
     assert (end[:6] / us).tolist() == [1, 2, 3, 3, 4, 9]
 
 
 def test_jobs_that_never_end_and_broken_columns_are_errors():
     routes = tacos.routes(ONE, pairs=([0], [1]))
     with pytest.raises(ValueError, match=r"^message 0 lacks a send or a receive$"):
-        job(routes, [(0, 0, 0, 0, [])], [(1, 0)], [(0, 1)])
+        run(routes, [(0, 0, 0, 0, [])], [(1, 0)], [(0, 1)])
     with pytest.raises(ValueError, match=r"^dep has a value out of range$"):
-        job(routes, [(0, 2, 1, -1, [7])], [], [(0, 1)])
+        run(routes, [(0, 2, 1, -1, [7])], [], [(0, 1)])
     with pytest.raises(ValueError, match=r"^node 0 has message -1$"):
-        job(routes, [(0, 0, 0, -1, [])], [], [(0, 1)])
+        run(routes, [(0, 0, 0, -1, [])], [], [(0, 1)])
 
 
 def test_the_graph_has_what_every_rank_does():

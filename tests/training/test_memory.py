@@ -82,7 +82,7 @@ def test_memory_of_figure_1():
 
 def test_one_layer_by_hand():
     """s b h (10 + 24 / t + 5 a s / (h t)) for a plain GPT: s 32, b 2, h 64, a 4, t 2."""
-    gpt = training.transformer(layers=1, hidden=64, heads=4, ffn=256, vocabulary=100, sequence=32)
+    gpt = training.Transformer(layers=1, hidden=64, heads=4, ffn=256, vocabulary=100, sequence=32)
     parallel = Parallelism(tp=2, microbatch=2)
     by_hand = 32 * 2 * 64 * (10 + 24 / 2 + 5 * 4 * 32 / (64 * 2))
     assert activation_bytes(gpt, parallel) == by_hand

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tacos.errors import FormatError, SpecError
-from tacos.training import MODELS, Experts, Stack, Transformer, model, transformer
+from tacos.training import MODELS, Experts, Stack, Transformer, model
 
 
 def named(name: str) -> Transformer:
@@ -220,17 +220,6 @@ def test_wrong_files_get_one_sentence(tmp_path, text, sentence):
 def test_a_missing_file_is_named():
     with pytest.raises(FormatError, match=r"^nowhere\.yaml: there is no such file$"):
         model("nowhere.yaml")
-
-
-def test_wrong_arguments_get_a_suggestion():
-    with pytest.raises(
-        TypeError, match=r"^transformer\(\) has no argument 'hiden'; did you mean 'hidden'\?$"
-    ):
-        transformer(hiden=3)
-    with pytest.raises(
-        TypeError, match=r"^transformer\(\) needs layers, heads, ffn, vocabulary, sequence$"
-    ):
-        transformer(hidden=64)
 
 
 def test_another_sequence_length_changes_flops_but_only_learned_positions():

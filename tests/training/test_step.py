@@ -17,7 +17,7 @@ from tacos.training import DEVICES, SOFTWARE, Parallelism
 from tacos.training.communication import Communication, communication
 
 GPIPE, ONE_EACH, ZERO_BUBBLE = 0, 1, 2
-SMALL = training.transformer(
+SMALL = training.Transformer(
     layers=8, hidden=1024, heads=16, ffn=4096, vocabulary=32000, sequence=1024, tied=False
 )
 QUIET = replace(SOFTWARE["current"], step_s=0.0, interference=0.0)
@@ -303,7 +303,7 @@ def test_overlapped_gradients_leave_the_last_bucket():
 def test_a_pipeline_waits_for_its_bubble():
     """Four equal stages and eight micro-batches: a bubble of 3/8 of the passes."""
     topology = tacos.topology.scale(tacos.topology.dgx_h100(1), bandwidth=1000, latency=0)
-    model = training.transformer(
+    model = training.Transformer(
         layers=64, hidden=2048, heads=16, ffn=8192, vocabulary=64, sequence=2048, tied=False
     )
     parallel = Parallelism(pp=4, dp=2, batch=16)

@@ -21,10 +21,10 @@ SHARP = {"multicast": True, "reduce": True, "bandwidth": "1GB/s", "latency": "1u
 def ports(topology):
     """Per NPU of a single switch its link up and its link down."""
     ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
-    hub = topology.npus
+    switch = topology.npus
     return (
-        [ends.index((npu, hub)) for npu in range(topology.npus)],
-        [ends.index((hub, npu)) for npu in range(topology.npus)],
+        [ends.index((npu, switch)) for npu in range(topology.npus)],
+        [ends.index((switch, npu)) for npu in range(topology.npus)],
     )
 
 

@@ -31,6 +31,8 @@ from tacos.view import (
     stack,
 )
 
+pytestmark = pytest.mark.unsanitized
+
 NAN = float("nan")
 SIZE, TIME = Axis("size", "size", log=True), Axis("time", "time", log=True)
 SPEED = Axis("busbw", "bandwidth")

@@ -22,6 +22,8 @@ from tests.support.strategies import topologies
 if TYPE_CHECKING:
     from tacos._core import Topology
 
+pytestmark = pytest.mark.unsanitized
+
 SPECS = [
     *("ring:2", "ring:9", "mesh:40", "mesh:5x4", "torus:4x4x4", "hypercube:6", "fc:6", "switch:8"),
     *("ring:4*fc:3*switch:2", "switch:4*torus:3x3", "fat-tree:4x4", "fat-tree:3x2x4", "rail:4x8"),

@@ -16,12 +16,14 @@ from tacos.errors import FormatError
 from tacos.workload import COLL, COMP, RECV, SEND, from_nodes
 from tests.support.viewer_pages import taken_apart, timelines, views
 
+pytestmark = pytest.mark.unsanitized
+
 # --- timelines ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def step():
-    model = training.transformer(
+    model = training.Transformer(
         name="small", layers=4, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
     )
     split = training.Parallelism(tp=4, pp=2, batch=4)

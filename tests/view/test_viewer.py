@@ -19,7 +19,7 @@ from tacos.view import page
 from tacos.view.serve import Server
 from tacos.workload import COMP, from_nodes
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.unsanitized, pytest.mark.xdist_group("browser")]
 US = 1_000_000
 LAPTOP = {"width": 1366, "height": 650}  # what a browser leaves of 1366 x 768
 
@@ -762,7 +762,7 @@ def test_short_spans_of_a_timeline_share_their_pixels(view):
 
 
 def test_a_training_step_is_a_timeline_with_its_collectives_one_click_away(view):
-    model = training.transformer(
+    model = training.Transformer(
         name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
     )
     split = training.Parallelism(tp=4, pp=2, batch=4)

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,16 +20,15 @@ import pytest
 from tacos.cli import main
 from tacos.errors import CommunicationError, TacosError
 from tacos.runtime import TcpRendezvous
-from tacos.runtime.aggregation import Switch, SwitchLost, Worker, connect, prometheus, stats
+from tacos.runtime.aggregation import Switch, SwitchLost, SwitchWorker, connect, prometheus, stats
 from tacos.runtime.aggregation.sums import Place, opened
 from tacos.runtime.communicator import Communicator
+from tests.support.conditions import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKEN = "secret of the tests"
-PATIENCE = 60.0
-"""Seconds without progress after which a test fails; each test takes less than a tenth of that."""
 
 
 def together(count: int, job: Callable[[int], Any]) -> list[Any]:
@@ -45,8 +44,8 @@ def together(count: int, job: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(one, range(count)))
 
 
-def worker_of(address: str, worker: int, workers: int, **more: Any) -> Worker:
-    options = {"token": TOKEN, "timeout": PATIENCE, "silence": PATIENCE, "pool": 8} | more
+def worker_of(address: str, worker: int, workers: int, **more: Any) -> SwitchWorker:
+    options = {"token": TOKEN, "timeout": PATIENCE_S, "silence": PATIENCE_S, "pool": 8} | more
     return connect(address, worker=worker, workers=workers, **options)
 
 
@@ -185,26 +184,31 @@ def test_a_restarted_switch_is_found_again() -> None:
     first.start()
     port = first.port
     progress = [0, 0]
+    replaced = {10: threading.Event(), 30: threading.Event()}
 
     def job(worker: int) -> tuple[bool, int]:
         with worker_of(f"127.0.0.1:{port}", worker, 2) as mine:
             right = True
             for i in range(60):
+                if i - 10 in replaced:  # at the latest
+                    assert replaced[i - 10].wait(PATIENCE_S)
                 out = mine.all_reduce(np.full(3000, i + worker, np.int32))
                 right &= bool((out == 2 * i + 1).all())
                 progress[worker] = i
             return right, mine.counters["joins"]
 
+    def reached(operation: int) -> bool:
+        return min(progress) >= operation
+
     def replace() -> None:
         switch = first
-        for at in (10, 30):
-            end = time.monotonic() + PATIENCE
-            while min(progress) < at and time.monotonic() < end:
-                time.sleep(0.001)
+        for at, done in replaced.items():
+            until(partial(reached, at - 1), f"both workers have run {at} operations")
             switch.close()
             del switch._core  # closes its sockets
             switch = Switch(token=TOKEN, port=port)
             switch.start()
+            done.set()
         kept.append(switch)
 
     kept: list[Switch] = []
@@ -248,26 +252,29 @@ def test_ranks_go_on_without_the_switch() -> None:
     listener.close()
     ranks, rounds = 2, 20
     barrier = threading.Barrier(ranks)
+    closed = threading.Event()
     shared = np.zeros((ranks, 4000), np.int32)
 
     def job(rank: int) -> tuple[int, int, str]:
-        rendezvous = TcpRendezvous(rank, ranks, host, port, timeout=PATIENCE)
-        with Communicator(rendezvous, timeout=PATIENCE) as comm:
+        rendezvous = TcpRendezvous(rank, ranks, host, port, timeout=PATIENCE_S)
+        with Communicator(rendezvous, timeout=PATIENCE_S) as comm:
             sums = opened(comm, f"{switch.address},least=1KB,pool=4", TOKEN)
             assert sums is not None
             right = without = 0
             for i in range(rounds):
                 if i == 8 and rank == 0:
-                    threading.Timer(0.001, close).start()
+                    closing.start()
+                if i == rounds - 1:  # at the latest
+                    closed.wait(PATIENCE_S)
                 data = np.full(4000, i + rank, np.int32)
 
                 def otherwise(data: np.ndarray[Any, Any] = data) -> None:
                     nonlocal without
                     without += 1
                     shared[rank] = data
-                    barrier.wait(PATIENCE)
+                    barrier.wait(PATIENCE_S)
                     total = shared.sum(axis=0)
-                    barrier.wait(PATIENCE)
+                    barrier.wait(PATIENCE_S)
                     data[:] = total
 
                 if sums.serves(data.nbytes, "int32", "sum"):
@@ -282,7 +289,9 @@ def test_ranks_go_on_without_the_switch() -> None:
     def close() -> None:
         switch.close()
         del switch._core
+        closed.set()
 
+    closing = threading.Timer(0.001, close)
     answers = together(ranks, job)
     assert [answer[0] for answer in answers] == [rounds] * ranks, answers
     assert answers[0][1] == answers[1][1] > 0
@@ -301,8 +310,8 @@ def test_ranks_return_to_a_switch_that_is_back(monkeypatch: pytest.MonkeyPatch) 
     ranks = 2
 
     def job(rank: int) -> tuple[list[bool], int, str]:
-        rendezvous = TcpRendezvous(rank, ranks, host, meeting, timeout=PATIENCE)
-        with Communicator(rendezvous, timeout=PATIENCE) as comm:
+        rendezvous = TcpRendezvous(rank, ranks, host, meeting, timeout=PATIENCE_S)
+        with Communicator(rendezvous, timeout=PATIENCE_S) as comm:
             sums = opened(comm, f"{address},least=1KB,pool=4", TOKEN)
             assert sums is not None
             through = []
@@ -359,11 +368,11 @@ def test_the_command_serves_until_it_is_ended() -> None:
             with worker_of(facts["address"], 0, 1) as mine:
                 assert mine.all_reduce(np.ones(10, np.int32)).sum() == 10
             page = f"http://127.0.0.1:{facts['metrics']}/metrics"
-            with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
                 assert b"tacos_switch_contributions_total 2" in answer.read()
             process.send_signal(signal.SIGINT)
             assert json.loads(process.stdout.read())["contributions"] == 2
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
 
@@ -373,8 +382,9 @@ def test_the_command_says_what_is_wrong(
 ) -> None:
     monkeypatch.delenv("TACOS_SWITCH_TOKEN", raising=False)
     for words, word in (
-        (["--stats", "127.0.0.1:1"], "needs the switch's token"),
-        (["--prometheus"], "goes with --stats"),
+        (["stats", "127.0.0.1:1"], "the switch's token is missing"),
+        (["--prometheus"], "--prometheus"),
+        (["stats"], "ADDRESS is missing"),
         (["--metrics", "70000"], "--metrics must be a port"),
         (["--members", "a-b", "--parent", "127.0.0.1:9"], "--members must be numbers"),
         (["--members", "0-3"], "go together"),
@@ -393,9 +403,9 @@ def test_the_command_prints_counters(
     with Switch(token=TOKEN) as switch:
         with worker_of(switch.address, 0, 1) as mine:
             mine.all_reduce(np.ones(10, np.int32))
-        assert main(["switch", "--stats", switch.address]) == 0
+        assert main(["switch", "stats", switch.address]) == 0
         assert "contributions" in capsys.readouterr().out
-        assert main(["switch", "--stats", switch.address, "--prometheus"]) == 0
+        assert main(["switch", "stats", switch.address, "--prometheus"]) == 0
         assert "# TYPE tacos_switch_packets_total counter" in capsys.readouterr().out
-        assert main(["switch", "--stats", switch.address, "--json"]) == 0
+        assert main(["switch", "stats", switch.address, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["results"] == 2

@@ -234,7 +234,7 @@ def test_a_switch_that_cannot_attach_leaves_nothing_behind(monkeypatch):
         def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr("tacos.runtime.aggregation.endpoints.Program", Half)
+    monkeypatch.setattr("tacos.runtime.aggregation.endpoints.XdpProgram", Half)
     with pytest.raises((TacosError, OSError, RuntimeError, ValueError)):
         Switch(port=0, token=TOKEN, xdp="lo")
     assert closed == [True]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 import weakref
 
 import pytest
@@ -15,9 +14,11 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
+from tacos.formats.flight_record import load
 from tacos.runtime import flight
 from tacos.runtime.carriers import Call
-from tacos.runtime.flight import Recorder, load, postmortem, record_to
+from tacos.runtime.flight import Recorder, postmortem, record_to
+from tests.support.conditions import until
 from tests.support.rank_jobs import TIMEOUT_S
 from tests.support.ranks import Ranks
 from tests.support.viewer_pages import timelines
@@ -191,9 +192,7 @@ def test_a_rank_that_stays_away_is_named_from_the_records(ranks, tmp_path, capsy
     failed = ranks.collect([0, 2])
     assert all(said.startswith("rank 1 did not answer") for said in failed)
     os.kill(ranks.pids[1], signal.SIGUSR2)
-    end = time.monotonic() + 60
-    while not (tmp_path / "rank1.flight.json").exists() and time.monotonic() < end:
-        time.sleep(0.02)
+    until((tmp_path / "rank1.flight.json").exists, "rank 1 has written its record")
     ready.touch()
     assert ranks.collect([1]) == ["stayed away"]
     files = sorted(map(str, tmp_path.glob("*.flight.json")))

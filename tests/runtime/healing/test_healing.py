@@ -11,6 +11,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.runtime.lab import unavailable
+from tests.support.conditions import PATIENCE_S
 from tests.support.ranks import Ranks
 
 
@@ -44,7 +45,7 @@ def test_ranks_switch_together_and_back(ranks, tmp_path):
     well = [(2, 3, 0, 1e18, 1e18, "usual"), (0, 1, 0, 1e18, 1e18, "usual")]
     slow = [*well, (1, 2, 0, 4e17, 1e18, "slow")]
     back = [*well, (1, 2, 0, 1e18, 4e17, "fast")]
-    heard = ranks.run(4, "healed", RING, [slow, back], str(tmp_path), fresh=30.0)
+    heard = ranks.run(4, "healed", RING, [slow, back], str(tmp_path), fresh=PATIENCE_S)
     assert heard == [heard[0]] * 4
     assert all(values == {10.0} for values, _, _ in heard[0])  # 1 + 2 + 3 + 4
     assert [shares for _, shares, _ in heard[0]] == [{}, {one: 0.4}, {one: 0.4}, {}, {}]
@@ -55,18 +56,17 @@ def test_ranks_switch_together_and_back(ranks, tmp_path):
 
 def test_calls_that_cannot_be_repeated_fail_alike_on_all_ranks(ranks, tmp_path):
     """Only the inputs of the last call are kept, but the other ranks still need those of the call before it."""
-    heard = ranks.run(4, "ran_ahead", RING, str(tmp_path), fresh=30.0)
+    heard = ranks.run(4, "ran_ahead", RING, str(tmp_path), fresh=PATIENCE_S)
     assert re.fullmatch(
-        "the link from rank 0 to rank 1 is dead; the calls cannot be repeated: rank 0 has finished [2-9] more than rank 1", heard[0]
+        r"the link from rank 0 to rank 1 is dead; the calls cannot be repeated: rank 0 has finished ([2-9]|\d\d+) more than rank 1", heard[0]
     )  # fmt: skip
     assert set(heard) == {heard[0]}
 
 
 @pytest.mark.slow
 def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
-    heard = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 3.0)
-    named = [("slow rank", 2) in notices for notices in heard]
     # Rank 0 gets no data from rank 2, and a rank does not judge itself.
+    named = ranks.run(4, "dawdle", made("all_reduce"), 2, 0.1, 2)
     assert named == [False, True, False, True]
 
 

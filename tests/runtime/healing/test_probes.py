@@ -12,9 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from tacos import topology as tp
+from tacos.runtime.healing import probes
 from tacos.runtime.healing.calls import Healer
-from tacos.runtime.healing.judgement import Belief, Pair, Report
+from tacos.runtime.healing.diagnosis import Belief, Pair, RankReport
 from tacos.runtime.healing.probes import Prober, _tried
+from tests.support.conditions import PATIENCE_S, until
 
 _SIZE = 64 << 10
 
@@ -27,18 +29,6 @@ def prober():
     one.close()
 
 
-def slow_probe(prober: Prober, seconds: float) -> tuple[float, float]:
-    """Return the speed reported for a probe that takes this many seconds, and the seconds measured here."""
-    begin = time.monotonic()
-    with socket.create_connection(("127.0.0.1", prober.port), timeout=60.0) as way:
-        way.sendall(prober.token + struct.pack("!I", _SIZE))
-        for _ in range(16):
-            time.sleep(seconds / 16)
-            way.sendall(bytes(_SIZE // 16))
-        (speed,) = struct.unpack("!d", way.recv(8))
-        return float(speed), time.monotonic() - begin
-
-
 def test_what_probes_have_shown_is_told_once(prober):
     """Otherwise an old speed would count again at every later meeting, even if it had changed nothing."""
     healer = object.__new__(Healer)
@@ -46,25 +36,40 @@ def test_what_probes_have_shown_is_told_once(prober):
     vars(healer).update(_network=network, _prober=prober, belief=Belief(), _slow_ranks=[])
     vars(healer)["_algorithms"] = SimpleNamespace(npus=[0, 1])
     prober.news[Pair(0, 1)] = 1e9
-    healer._follow([Report(), Report()])
+    healer._follow([RankReport(), RankReport()])
     assert prober.news == {}
 
 
-def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober):
-    """64 KiB in 0.4 s are 160 kB/s. If it were read after the other probes, all of its data would already be there.
+def test_a_probe_that_comes_with_others_is_not_taken_for_a_quick_one(prober, monkeypatch):
+    """40 KiB in 0.25 s. If the probe were read after the others, all of its data would already be there.
 
-    A busy machine takes longer, and the speed is that of the last five eighths of the data.
+    The clock begins when the first 24 KiB have been read, which the sender awaits before it sends the rest.
     """
+    looks: list[float] = []
+
+    def clock():
+        looks.append(0.25 * len(looks))
+        return looks[-1]
+
     silent = [socket.create_connection(("127.0.0.1", prober.port)) for _ in range(3)]
+    monkeypatch.setattr(probes, "_PATIENCE_S", 2 * PATIENCE_S)  # of the silent ones
+    monkeypatch.setattr(
+        probes, "time", SimpleNamespace(monotonic=time.monotonic, perf_counter=clock)
+    )
     try:
-        speed, elapsed = slow_probe(prober, 0.4)
-        assert 5 / 8 * _SIZE / elapsed < speed < 300e3
+        with socket.create_connection(("127.0.0.1", prober.port), timeout=PATIENCE_S) as way:
+            way.sendall(prober.token + struct.pack("!I", _SIZE) + bytes(_SIZE * 3 // 8))
+            until(lambda: looks, "the prober has read the beginning")
+            way.sendall(bytes(_SIZE * 5 // 8))
+            assert struct.unpack("!d", way.recv(8)) == (_SIZE * 5 / 8 / 0.25,)
     finally:
         for one in silent:
             one.close()
 
 
-def test_without_the_token_there_is_no_answer(prober):
+def test_without_the_token_there_is_no_answer(prober, monkeypatch):
+    monkeypatch.setattr(probes, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(probes, "_PAUSE_S", PATIENCE_S)  # to connect
     assert _tried("127.0.0.1", prober.port, bytes(16), _SIZE) == 0.0
     assert _tried("127.0.0.1", prober.port, prober.token, _SIZE) > 0.0
 
@@ -94,7 +99,7 @@ def test_a_link_that_is_quick_again_is_news(prober):
     trying.aim([(Pair(0, 1), "127.0.0.1", prober.port, prober.token, 1e3, 1.5e3)])
     trying.start()
     try:
-        assert found.wait(60.0)
+        assert found.wait(PATIENCE_S)
         assert trying.news[Pair(0, 1)] > 1e3
     finally:
         trying.close()
