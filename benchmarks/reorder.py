@@ -33,7 +33,7 @@ import tacos
 from tacos import units
 from tacos.reorder.files import write
 from tacos.reorder.patterns import PATTERNS
-from tacos.reorder.search import Question, cost_of
+from tacos.reorder.search import OrderingProblem, cost_of
 from tacos.reorder.sources import costs_of
 from tacos.runtime.lab import Lab
 from tests.support.lab_hosts import launch, mpirun
@@ -194,8 +194,8 @@ def lab(size, fastest, rounds, seed):
         random = [np.random.default_rng(100 + s).permutation(n) for s in range(RANDOM_ORDERS)]
         orders = [from_first(o) for o in (found.order, planted, *random)]
         terms = PATTERNS["ring"].terms(n, float(size))
-        question = Question(costs_of(probed), terms, latency=True, turns=True)
-        predicted = [cost_of(question, order) for order in orders]
+        problem = OrderingProblem(costs_of(probed), terms, latency=True, turns=True)
+        predicted = [cost_of(problem, order) for order in orders]
         for name, package, run_all in (
             ("gloo", "torch", run_gloo),
             ("open_mpi", "mpi4py", run_open_mpi),

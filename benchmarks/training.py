@@ -143,7 +143,7 @@ def number(row: Row, name: str, default: int = 1) -> int:
 def gpt(row: Row) -> Model:
     """Return a GPT of a row's shape."""
     hidden = number(row, "hidden")
-    return training.transformer(
+    return training.Transformer(
         name=row["model"],
         layers=number(row, "layers"),
         hidden=hidden,
@@ -199,7 +199,7 @@ def cases(data: Path) -> Iterator[Case]:
         lines = csv.reader(line for line in file if not line.startswith("#"))
         for line in lines:
             gpus, batch, micro, hidden, heads, layers, sequence, tp, dp, pp = map(int, line[:10])
-            model = training.transformer(
+            model = training.Transformer(
                 name="gpt", layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden,
                 vocabulary=51200, sequence=sequence,
             )  # fmt: skip

@@ -36,7 +36,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"_Args|_Result"),  # type variables
     (
         r"py:.*",
-        r"(abc|numpy|np|collections|fractions|pathlib|os|socket|torch|typing|concurrent|msgspec)\..*",
+        r"(abc|numpy|np|collections|fractions|pathlib|io|os|socket|torch|dist|MPI|mpi4py|typing|concurrent|msgspec|pandas|pyarrow|nx)\..*",
     ),
     (
         r"py:class",
@@ -45,9 +45,12 @@ nitpick_ignore_regex = [
     (r"py:class", r"[A-Z]\w*"),
     (r"py:class", r"tacos\.\w+\._\w+"),  # type variables
     (r"py:class", r"tacos\._core\.(RankExecutor|Endpoint|Udp\w+)"),
-    (r"py:class", r"tacos\.synth\.baselines\.nccl\.tuner\.Group"),
+    (r"py:class", r"tacos\.synth\.baselines\.nccl\.group\.Group"),
     (r"py:class", r"tacos\.training\.folded\.\w+"),  # inner parts of a step
-    (r"py:class", r"tacos\._core\.Hub\w*"),  # the hub's core, which its server and workers wrap
+    (
+        r"py:class",
+        r"tacos\._core\.(Hub|Socket)\w*",
+    ),  # the hub's core, which its server and workers wrap
     (r"py:class", r"tacos\._support\..*"),
     (r"py:class", r"tacos\._core\.Chakra\w+"),  # columns of a file, documented where they are read
 ]

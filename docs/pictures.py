@@ -10,7 +10,7 @@ from typing import Any
 
 import tacos
 from tacos import formats, view
-from tacos.runtime import flight
+from tacos.formats.flight_record import load
 
 HERE = Path(__file__).parent
 TARGET = HERE / "_generated"
@@ -155,7 +155,7 @@ def _flight_records() -> list[dict[str, Any]]:
         env = {"TACOS_FLIGHT": folder, "TACOS_LOGS": "-all"}
         with tacos.runtime.launch([sys.executable, "-c", _JOB], 4, env=env, output="none") as job:
             job.wait(timeout=120)
-        return [flight.load(path) for path in sorted(Path(folder).glob("*.json"))]
+        return [load(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
 def screens() -> None:
