@@ -170,16 +170,26 @@ def test_even_networks_are_filled_up_to_the_bound(data, topology):
     assert size / one.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
 
 
-@given(networks(even=False))
-@settings(max_examples=60)
-def test_other_networks_are_never_overfilled(topology):
-    found = packing(topology)
-    check_trees(topology, found)
-    size = 10**12 * topology.npus
-    best = tacos.bound(topology, co.all_gather(topology, size))
-    assert size / found.algbw_Bps >= best.bandwidth_s * (1 - 1e-9)
-    if balanced(topology, range(topology.npus)):
-        assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+def test_other_networks_are_never_overfilled():
+    """Where each switch has equal bandwidths in and out, they are filled up to the bound."""
+    done: Counter[bool] = Counter()
+
+    @given(networks(even=False))
+    @settings(max_examples=60, derandomize=True)  # the same ones every time, since they are counted
+    def check(topology):
+        found = packing(topology)
+        check_trees(topology, found)
+        size = 10**12 * topology.npus
+        best = tacos.bound(topology, co.all_gather(topology, size))
+        assert size / found.algbw_Bps >= best.bandwidth_s * (1 - 1e-9)
+        filled = balanced(topology, range(topology.npus))
+        done[filled] += 1
+        if filled:
+            assert size / found.algbw_Bps == pytest.approx(best.bandwidth_s, rel=1e-9)
+
+    check()
+    assert done[True] > 0.3 * done.total()
+    assert done[False] > 0.3 * done.total()
 
 
 UNEVEN = [(2, 1, 2e9, 0), (3, 2, 2e9, 0), (3, 0, 2e9, 0), (1, 3, 2e9, 0), (0, 3, 1e9, 0)]

@@ -130,15 +130,11 @@ def test_fully_connected_blocks_are_offsets():
     assert offsets.tolist() == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
 
 
-@given(built_topologies())
-@settings(max_examples=60)
-def test_what_is_called_symmetric_is(topology):
-    """Translating the coordinates maps the links onto themselves.
+def check_symmetry(topology):
+    """Check that translating the coordinates maps the links onto themselves.
 
-    A switch is identified by the NPUs around it, since none of these networks joins switches.
+    A switch is identified by the NPUs around it, since no symmetric network joins switches.
     """
-    if not topology.symmetric:
-        return
     ends = link_ends(topology)
     around: list[set[int]] = [set() for _ in range(topology.nodes)]
     for a, b in ends:
@@ -162,6 +158,20 @@ def test_what_is_called_symmetric_is(topology):
             )
 
         assert links(v.tolist()) == links(moved.tolist())
+
+
+def test_what_is_called_symmetric_is():
+    done: Counter[bool] = Counter()
+
+    @given(built_topologies())
+    @settings(max_examples=60, derandomize=True)  # the same ones every time, since they are counted
+    def check(topology):
+        done[topology.symmetric] += 1
+        if topology.symmetric:
+            check_symmetry(topology)
+
+    check()
+    assert done[True] > 0.3 * done.total()
 
 
 @given(topologies())
