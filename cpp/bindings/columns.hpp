@@ -1,15 +1,14 @@
-// Columns to and from NumPy, and the progress callback; shared by the bind_*.cpp files.
+// Columns to and from NumPy; shared by the bind_*.cpp files.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
+#include "meter.hpp"
 #include "support/column.hpp"
-#include "support/progress.hpp"
 
 namespace tacos::bindings {
 
@@ -57,21 +56,6 @@ Column<T> adopt(const Array<T>& array) {
 template <typename T, typename Allocator>
 ReadOnly<T> give(std::vector<T, Allocator> values) {
   return view(Column<T>(std::move(values)));
-}
-
-// Reports progress to `callback`, unless it is None, at most every 50 ms, and checks for Ctrl-C:
-// the KeyboardInterrupt, like any exception of the callback, propagates through the core.
-inline Progress progress_to(const nb::object& callback) {
-  using Clock = std::chrono::steady_clock;
-  auto last = std::make_shared<Clock::time_point>(Clock::now());
-  return [callback = callback.is_none() ? nb::handle() : nb::handle(callback), last](double part) {
-    const auto now = Clock::now();
-    if (now - *last < std::chrono::milliseconds(50)) return;
-    *last = now;
-    const nb::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (callback.is_valid()) callback(part);
-  };
 }
 
 }  // namespace tacos::bindings

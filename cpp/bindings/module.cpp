@@ -33,6 +33,7 @@ void bind_aggregation(nb::module_& m);
 void bind_hub(nb::module_& m);
 void bind_arrow(nb::module_& m);
 void bind_hooks(nb::module_& m);
+void bind_meter(nb::module_& m);
 void bind_pickling(nb::module_& m);
 }  // namespace tacos::bindings
 
@@ -44,6 +45,8 @@ NB_MODULE(_core, m) {
   nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
   const nb::tuple both = nb::make_tuple(error, nb::handle(PyExc_RuntimeError));
   nb::exception<tacos::CommunicationError> communication(m, "CommunicationError", both);
+  nb::exception<tacos::WorkIsUp>(m, "WorkIsUp", PyExc_Exception);
+  tacos::bindings::bind_meter(m);
   tacos::bindings::bind_topology(m);
   tacos::bindings::bind_collective(m);
   tacos::bindings::bind_schedule(m);

@@ -361,9 +361,7 @@ Schedule lift(const Program& program, const std::shared_ptr<const Topology>& top
   }
   const Order columns{route, chunk, order.steps, op, reads};
   const Schedule lifted = retime(std::move(collective), paths.routes(), columns,
-                                 std::move(provenance), [&](double share) {
-                                   if (progress) progress(0.5 + 0.5 * share);
-                                 });
+                                 std::move(provenance), part_of(progress, 0.5, 1));
   ScheduleFacts facts;
   facts.engine = program.spec().facts.engine;
   facts.file = program.spec().facts.file;

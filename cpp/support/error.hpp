@@ -2,6 +2,7 @@
 // of the problem itself (nothing wrong with the call, but no answer exists) derives from Error.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -16,6 +17,12 @@ class Error : public std::runtime_error {
 class InfeasibleError : public Error {
  public:
   using Error::Error;
+};
+
+// Not an error: the work reached the limit of its caller's counter, which ends it.
+class WorkIsUp : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the allowance of work is used up"; }
 };
 
 [[noreturn]] inline void invalid(const std::string& message) {

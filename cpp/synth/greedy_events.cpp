@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
@@ -70,10 +71,12 @@ class Events {
       while (!events_.empty() && events_.top().time == now_) {
         const Event event = events_.top();
         events_.pop();
+        ++handled_;
         event.chunk == kLinkIsFree ? add_users(event.where) : arrive(event.where, event.chunk);
       }
       match();
     }
+    spend();
     return std::move(result_);
   }
 
@@ -220,6 +223,7 @@ class Events {
     for (const RouteId r : users_[at(link)]) add_candidate(r);
   }
   void add_candidate(RouteId r) {
+    ++tried_;
     if (stamp_[at(r)] == moment_ || !is_free(r)) return;
     if (first_useful(r) == kNothing) return;
     stamp_[at(r)] = moment_;
@@ -284,11 +288,18 @@ class Events {
       const ChunkId chunk = choose(r);
       if (chunk != kNothing) start(r, chunk);
     }
-    work_ += keys_.size() + 16;
-    if (progress_ && work_ > 0xfff) {
-      work_ = 0;
+    tried_ += keys_.size();
+    if (progress_ && tried_ + handled_ > 0xfff) {
+      spend();
       progress_(1.0 - static_cast<double>(missing_) / static_cast<double>(total_));
     }
+  }
+
+  void spend() {
+    progress_.spend(static_cast<double>(tried_) * work::kTry +
+                    static_cast<double>(handled_) * work::kEvent +
+                    static_cast<double>(scanned_) * work::kCell);
+    tried_ = handled_ = scanned_ = 0;
   }
 
   // Routes compete for the links they share. The route with the most loaded link is first, then
@@ -356,6 +367,7 @@ class Events {
     const auto* promised = promised_.row(npu);
     const auto begin = mix(at(r)) % words;  // routes look in different places first
     const auto last_missing_in = [&](const std::uint64_t* near) {
+      scanned_ += words;
       for (std::size_t i = words; i-- > 0;) {
         const auto w = (begin + i) % words;
         if (const auto any = offered[w] & ~near[w]; any != 0) {
@@ -487,7 +499,8 @@ class Events {
   std::vector<Key> keys_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t moment_ = 1, sequence_ = 0;
-  std::size_t work_ = 0;  // since the last report
+  // Work since it was last spent: links tried, events handled, words of bits scanned.
+  std::size_t tried_ = 0, handled_ = 0, scanned_ = 0;
   Time now_ = 0, last_start_ = -1;
   std::int32_t step_ = -1;
   TimedMoves result_;

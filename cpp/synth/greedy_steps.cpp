@@ -10,6 +10,7 @@
 
 #include "support/index.hpp"
 #include "support/large.hpp"
+#include "support/work.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
@@ -48,6 +49,10 @@ class StepwiseGreedy {
 
   Transfers run() {
     const auto npus = at(topology_.npus());
+    // Every link goes through its source's log. How often it must wait for the log depends on the threads, and is not counted.
+    progress_.reserve(static_cast<double>(begin_[npus]) * work::kTransfer / 4 +
+                      static_cast<double>(topology_.links()) * collective_.chunks() * work::kStep /
+                          4);
     const auto cores = std::max(1u, std::thread::hardware_concurrency());
     auto threads = options_.threads > 0 ? at(options_.threads) : at(cores);
     threads = std::min({threads, npus / 64 + 1, at(8 * cores)});

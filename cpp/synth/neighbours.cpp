@@ -6,6 +6,7 @@
 
 #include "graph/best_first.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -26,6 +27,7 @@ class Quickest {
     search_.clear();
     search_.start(source, {0, 0});
     while (const auto node = search_.next()) {
+      visited += topology_.out_links(*node).size() + 1;
       const auto hops = search_.key(*node).second + 1;
       const Way way = search_.mark(*node);
       for (const LinkId link : topology_.out_links(*node)) {
@@ -61,6 +63,8 @@ class Quickest {
     }
   }
 
+  std::size_t visited = 0;  // links looked at
+
  private:
   struct Way {
     Time latency = 0, slowest = 0;
@@ -82,6 +86,7 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
   std::vector<Time> direct(at(topology->npus()), std::numeric_limits<Time>::max());
   for (NodeId npu = 0; npu < topology->npus(); ++npu) {
     if (progress) progress(0.0);
+    progress.spend(static_cast<double>(std::exchange(quickest.visited, 0)) * work::kVisit);
     for (const LinkId link : topology->out_links(npu)) {
       const NodeId next = topology->dst(link);
       if (!topology->is_npu(next)) continue;

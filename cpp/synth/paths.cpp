@@ -11,6 +11,7 @@
 
 #include "graph/best_first.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos {
@@ -132,6 +133,7 @@ class Layer {
       pipelined_ = detours_ ? std::max<Time>(1, busiest_ / busy / 8) : 1;
     }
     set_prices();
+    progress.spend(static_cast<double>(topology_.links()) * work::kCell);
     search_.clear();
     for (const NodeId npu : collective_.inputs(batch.chunks[0])) search_.start(npu, 0);
     if (batch.chunks.size() == 1) {
@@ -141,6 +143,7 @@ class Layer {
       search([](NodeId) { return false; });
       for (const ChunkId chunk : batch.chunks) join(chunk, collective_.outputs(chunk)[0]);
     }
+    spend(progress);
   }
 
   // The busy times of all links for a number of bytes. Most chunks have one of two sizes, and dividing is slow.
@@ -183,12 +186,17 @@ class Layer {
   std::optional<NodeId> search(const Stop& stop) {
     while (const auto node = search_.next()) {
       if (stop(*node)) return node;
+      visited_ += topology_.out_links(*node).size() + 1;
       const Time cost = search_.key(*node);
       for (const LinkId link : topology_.out_links(*node)) {
         search_.offer(topology_.dst(link), std::min(cost + price_[at(link)], kFarthest), link);
       }
     }
     return std::nullopt;
+  }
+
+  void spend(const Progress& progress) {
+    progress.spend(static_cast<double>(std::exchange(visited_, 0)) * work::kVisit);
   }
 
   void grow(ChunkId chunk, const Progress& progress) {
@@ -205,6 +213,7 @@ class Layer {
     };
     while (waiting > 0) {
       if (progress) progress(0.0);
+      spend(progress);
       const auto found = search(wanted);
       const auto path = join(chunk, found ? *found : first_wanted());
       Time time = search_.key(topology_.src(path[0])), delay = 0, slowest = 0;
@@ -275,6 +284,7 @@ class Layer {
   BestFirst<Time>
       search_;  // from the NPUs of the tree, which have the chunk at the time of their key
   std::vector<std::uint8_t> wanted_;
+  std::size_t visited_ = 0;  // links looked at, not spent yet
 };
 
 // The hops of all chunks as rows of one table of routes.
@@ -286,8 +296,13 @@ class Table {
   Paths make(const std::vector<std::vector<LinkId>>& links, const Progress& progress) {
     std::vector<std::size_t> begin{0};
     std::vector<RouteId> route;
+    std::size_t spent = 0;
     for (const auto& row : links) {
       if (progress && begin.size() % 0x1000 == 0) progress(0.0);
+      if (route.size() - spent > 0xfff) {
+        progress.spend(static_cast<double>(route.size() - spent) * work::kTransfer);
+        spent = route.size();
+      }
       for (std::size_t first = 0, i = 0; i < row.size(); ++i) {
         if (!topology_->is_npu(topology_->dst(row[i]))) continue;
         route.push_back(id_of(std::span(row).subspan(first, i + 1 - first)));
@@ -295,6 +310,7 @@ class Table {
       }
       begin.push_back(route.size());
     }
+    progress.spend(static_cast<double>(route.size() - spent) * work::kTransfer);
     std::vector<std::uint8_t> kinds(begin_.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
     Routes routes(topology_, std::move(kinds), std::move(begin_), std::move(links_));
     auto remaining = times_left(routes, begin, route);

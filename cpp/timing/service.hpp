@@ -42,6 +42,7 @@
 #include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "support/progress.hpp"
+#include "support/work.hpp"
 #include "timing/agenda.hpp"
 #include "timing/crossings.hpp"
 
@@ -104,11 +105,12 @@ class Service {
       sorter_.sort(fresh_);
       serve_moment(moment.tries);
       handled += moment.arrivals.size() + moment.tries.size() + fresh_.size();
-      if (progress_ && handled > 0xffff) {
-        handled = 0;
+      if (progress_ && handled > 0xfff) {
+        spend(handled);
         progress_(static_cast<double>(started_) / static_cast<double>(options_.legs));
       }
     }
+    spend(handled);
     return started_;
   }
 
@@ -127,6 +129,10 @@ class Service {
     std::size_t member, begin, end;
     auto operator<=>(const Turn&) const = default;
   };
+
+  void spend(std::size_t& handled) const {
+    progress_.spend(static_cast<double>(std::exchange(handled, 0)) * work::kEvent);
+  }
 
   Time round_up(Time time) const {
     if (options_.quantum == 1) return time;

@@ -19,6 +19,74 @@ class InfeasibleError(TacosError):
 class CommunicationError(TacosError, RuntimeError):
     pass
 
+class WorkIsUp(Exception):
+    pass
+
+class Meter:
+    """
+    A counter of work, and a report of progress: what functions of the core take as ``progress``.
+
+    A unit of work is about a nanosecond of one core. The count is a function of the problem alone: the same on any
+    machine and for any number of threads. Call a meter with the share of the work that is done.
+
+    Args:
+        limit: Units after which :class:`tacos.errors.WorkIsUp` is raised; None for no limit.
+        report: Called with the share done, at most every 50 ms; an exception that it raises ends the work.
+
+    >>> from tacos._core import Meter
+    >>> meter = Meter(limit=100)
+    >>> meter.spend(60)
+    >>> meter.used, meter.left
+    (60, 40)
+    >>> meter.part(0.5, 1.0).spend(60)
+    Traceback (most recent call last):
+    tacos._core.WorkIsUp: the allowance of work is used up
+    """
+
+    def __init__(self, *, limit: int | None = None, report: object | None = None) -> None: ...
+
+    @staticmethod
+    def of(progress: Callable[[float], object] | None) -> Meter:
+        """
+        A meter as it is; of a callback, or None, a meter without a limit that reports to it.
+        """
+
+    def __call__(self, share: float) -> None:
+        """Report the share of the work that is done."""
+
+    def spend(self, units: float) -> None:
+        """Count work; raise WorkIsUp if the counter is then beyond the limit."""
+
+    def reserve(self, units: float) -> None:
+        """
+        Count work that is still to be done; raise WorkIsUp, and count nothing, if it would pass the limit.
+        """
+
+    def part(self, begin: float, end: float) -> Meter:
+        """A meter with the same counter that reports a part of the work."""
+
+    @property
+    def used(self) -> int:
+        """Units counted so far."""
+
+    @property
+    def wanted(self) -> int:
+        """
+        Units that the work is known to need at least: more than the limit if it was stopped.
+        """
+
+    @property
+    def limit(self) -> int | None:
+        """Units after which the work ends, or None."""
+
+    @property
+    def left(self) -> int | None:
+        """Units until the work ends, or None without a limit."""
+
+    TRANSFER: float = 150.0
+
+    STEP: float = 250.0
+
 class Topology:
     """
     A network: NPUs, switches and directed links.

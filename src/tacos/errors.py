@@ -18,6 +18,9 @@
     ├── PluginWarning          a plug-in cannot be used and is left out
     ├── WorkerLostWarning      a worker of a sweep or search died, and others do its work
     └── WrongScheduleWarning   an engine failed, or returned a wrong schedule, which was rejected
+
+:class:`WorkIsUp` is not an error, and users never see it: it ends the work of an engine whose allowance
+(:class:`tacos._core.Meter`) is used up.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from reprlib import repr as shortened
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from tacos._core import CommunicationError, InfeasibleError, TacosError
+from tacos._core import CommunicationError, InfeasibleError, TacosError, WorkIsUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -42,6 +45,7 @@ __all__ = [
     "SpecError",
     "TacosError",
     "VerificationError",
+    "WorkIsUp",
     "WorkerLostWarning",
     "WrongScheduleWarning",
     "check_keywords",
