@@ -35,7 +35,7 @@ constexpr std::array kSchedule{
   "collective", "routes", "lane_route", "lane_op", "lane_reads", "lane_begin", "chunk", "start",
   "quantum_ps", "orders", "node_image", "link_image", "engine", "bound_ps", "consistent",
   "cut_short", "matched_ports", "rejected", "name", "dialect", "protocol", "min_bytes", "max_bytes",
-  "threads_per_block",
+  "threads_per_block", "executed_ps", "target",
 };
 constexpr std::array kProgram{
   "collective", "in_place", "scratch_slots", "thread_rank", "thread_channel", "thread_send_peer",

@@ -46,7 +46,8 @@ std::shared_ptr<Schedule> make_schedule(
     std::string engine, std::optional<Time> bound_ps, bool consistent, bool cut_short,
     bool matched_ports, std::vector<std::string> rejected, std::string name, std::string dialect,
     std::string protocol, std::uint64_t min_bytes, std::uint64_t max_bytes,
-    std::int32_t threads_per_block, bool given_away) {
+    std::int32_t threads_per_block, std::optional<Time> executed_ps,
+    std::optional<std::string> target, bool given_away) {
   try {
     if (!nb::isinstance<nb::dict>(from_json(provenance))) {
       invalid("the provenance must be a JSON object");
@@ -66,14 +67,16 @@ std::shared_ptr<Schedule> make_schedule(
   const Schedule schedule(std::move(collective), std::move(routes), std::move(transfers),
                           std::move(symmetry), std::move(provenance));
   return std::make_shared<Schedule>(
-      schedule.with_facts({std::move(engine),
-                           bound_ps,
-                           consistent,
-                           cut_short,
-                           matched_ports,
-                           std::move(rejected),
-                           {std::move(name), std::move(dialect), std::move(protocol), min_bytes,
-                            max_bytes, threads_per_block}}));
+      schedule
+          .with_facts({std::move(engine),
+                       bound_ps,
+                       consistent,
+                       cut_short,
+                       matched_ports,
+                       std::move(rejected),
+                       {std::move(name), std::move(dialect), std::move(protocol), min_bytes,
+                        max_bytes, threads_per_block}})
+          .with_executed(executed_ps, std::move(target).value_or("")));
 }
 
 std::shared_ptr<Schedule> retime_columns(std::shared_ptr<Collective> collective,
@@ -126,16 +129,30 @@ nb::dict rows(const Schedule& schedule, const nb::object& given_npu, const nb::o
 
 nb::dict all_rows(const Schedule& schedule) { return rows(schedule, nb::none(), nb::none()); }
 
-std::optional<double> efficiency(const Schedule& schedule) {
-  const auto& bound = schedule.facts().bound;
-  if (schedule.time() == 0 || !bound) return std::nullopt;
-  return static_cast<double>(*bound) / static_cast<double>(schedule.time());
+// The executed time, which the package computes on first use.
+Time executed_ps(const std::shared_ptr<Schedule>& schedule) {
+  auto& kept = schedule->executed();
+  if (kept.time < 0) {
+    const nb::object found = hooks().executed_ps(schedule);
+    if (found.is_none()) return schedule->time();
+    kept.time = nb::cast<Time>(found);
+  }
+  return kept.time;
 }
 
-double algbw(const Schedule& s) {
-  if (s.time() == 0) return 0;
-  return static_cast<double>(s.collective().size()) /
-         (static_cast<double>(s.time()) * kSecondsPerPicosecond);
+std::optional<double> efficiency(const std::shared_ptr<Schedule>& schedule) {
+  const auto& bound = schedule->facts().bound;
+  if (!bound) return std::nullopt;
+  const Time time = executed_ps(schedule);
+  if (time == 0) return std::nullopt;
+  return static_cast<double>(*bound) / static_cast<double>(time);
+}
+
+double algbw(const std::shared_ptr<Schedule>& schedule) {
+  const Time time = executed_ps(schedule);
+  if (time == 0) return 0;
+  return static_cast<double>(schedule->collective().size()) /
+         (static_cast<double>(time) * kSecondsPerPicosecond);
 }
 
 }  // namespace
@@ -213,7 +230,8 @@ symmetry instead of all transfers; expand() writes them out.)",
            "bound_ps"_a = nb::none(), "consistent"_a = true, "cut_short"_a = false,
            "matched_ports"_a = false, "rejected"_a = std::vector<std::string>{}, "name"_a = "",
            "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0,
-           "threads_per_block"_a = 0, "given_away"_a = false,
+           "threads_per_block"_a = 0, "executed_ps"_a = nb::none(), "target"_a = nb::none(),
+           "given_away"_a = false,
            R"(Check that the columns are consistent.
 
 Columns must have the same types as the properties of the same names; nothing is converted.
@@ -271,17 +289,54 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
                    "Number of stored transfers; an orbit stores only its representatives.")
       .def_prop_ro("memory_bytes", &Schedule::memory_bytes, "Bytes the columns take.")
       .def_prop_ro("expanded_bytes", &Schedule::expanded_bytes, "Bytes that expand() will take.")
-      .def_prop_ro("time_ps", &Schedule::time, "Arrival of the last chunk in picoseconds.")
+      .def_prop_ro(
+          "time_ps", &Schedule::time,
+          "Arrival of the last chunk in picoseconds, if every link keeps the schedule's order.")
       .def_prop_ro(
           "time_s",
           [](const Schedule& s) { return static_cast<double>(s.time()) * kSecondsPerPicosecond; },
-          "Arrival of the last chunk in seconds.")
-      .def_prop_ro("algbw_Bps", &algbw, "Size / time, as nccl-tests defines it.")
+          "Arrival of the last chunk in seconds, if every link keeps the schedule's order.")
       .def_prop_ro(
-          "busbw_Bps", [](const Schedule& s) { return algbw(s) * s.collective().bus_factor(); },
+          "executed_s",
+          [](const std::shared_ptr<Schedule>& s) {
+            return static_cast<double>(executed_ps(s)) * kSecondsPerPicosecond;
+          },
+          "How long the schedule takes in seconds when its target executes it, see\n"
+          "tacos.execution; computed on first use. This is the time that all commands print.")
+      .def_prop_ro(
+          "executed_ps",
+          [](const Schedule& s) {
+            const Time time = s.executed().time;
+            return time < 0 ? std::nullopt : std::optional<Time>(time);
+          },
+          "`executed_s` in picoseconds; None: not computed yet.")
+      .def_prop_ro(
+          "target",
+          [](const Schedule& s) {
+            const auto& target = s.executed().target;
+            return target.empty() ? std::nullopt : std::optional<std::string>(target);
+          },
+          "What the executed time is for, one of tacos.execution.targets(); None: the slowest of "
+          "three rules for links counts.")
+      .def(
+          "with_executed",
+          [](const Schedule& s, std::optional<Time> executed_ps,
+             std::optional<std::string> target) {
+            return std::make_shared<Schedule>(
+                s.with_executed(executed_ps, std::move(target).value_or("")));
+          },
+          "executed_ps"_a.none(), "target"_a.none(),
+          "Return the same schedule with its executed time for a target; None computes the time "
+          "on first use.")
+      .def_prop_ro("algbw_Bps", &algbw, "Size / executed time, as nccl-tests defines it.")
+      .def_prop_ro(
+          "busbw_Bps",
+          [](const std::shared_ptr<Schedule>& s) {
+            return algbw(s) * s->collective().bus_factor();
+          },
           "algbw times nccl-tests' factor for the collective; 0 where it defines none.")
       .def_prop_ro("efficiency", &efficiency,
-                   "Bound / time, or None where the bound was not computed.")
+                   "Bound / executed time, or None where the bound was not computed.")
       .def_prop_ro(
           "provenance", [](const Schedule& s) { return from_json(s.provenance()); },
           nb::sig("def provenance(self) -> dict[str, typing.Any]"),

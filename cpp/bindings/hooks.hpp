@@ -10,6 +10,7 @@ namespace nb = nanobind;
 struct Hooks {
   nb::object find_npu, find_link;  // (topology, number or name) -> number
   nb::object find_network;         // (spec or path) -> topology
+  nb::object executed_ps;          // (schedule) -> time when its target executes it; None: unknown
   nb::object to_pandas;            // (object) -> data frame
   nb::object to_arrow;             // (columns by name) -> table
   nb::object to_html;              // (object) -> HTML for notebooks

@@ -172,6 +172,16 @@ Schedule Schedule::with_facts(ScheduleFacts facts) const {
   return copy;
 }
 
+Schedule Schedule::with_executed(std::optional<Time> time, std::string target) const {
+  if (time && *time < 0)
+    invalid("executed_ps is " + std::to_string(*time) + "; it must not be negative");
+  Schedule copy = *this;
+  copy.executed_ = std::make_shared<Executed>();
+  copy.executed_->target = std::move(target);
+  copy.executed_->time = time.value_or(-1);
+  return copy;
+}
+
 Schedule Schedule::with_provenance(std::string provenance) const {
   Schedule copy = *this;
   copy.provenance_ = std::move(provenance);
@@ -497,8 +507,10 @@ Schedule Schedule::expand() const {
                                                std::move(link_begin), std::move(route_links));
   Transfers all{std::move(lane_route), std::move(op),    std::move(reads),  std::move(lane_begin),
                 std::move(chunk),      std::move(start), transfers_.quantum};
-  return Schedule(collective_, std::move(routes), std::move(all), std::nullopt, provenance_)
-      .with_facts(facts_);
+  Schedule whole(collective_, std::move(routes), std::move(all), std::nullopt, provenance_);
+  whole.facts_ = facts_;
+  whole.executed_ = executed_;
+  return whole;
 }
 
 bool Schedule::operator==(const Schedule& other) const {

@@ -18,6 +18,7 @@
 // schedule consists of the images of the stored transfers under all products of the generators.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -70,6 +71,12 @@ struct ScheduleFacts {
   FileFacts file;  // of the file that it was lifted from, or that NCCL would name
 };
 
+// How long a schedule takes when a target executes it. The time may be found later, on any thread.
+struct Executed {
+  std::string target;  // what executes it; empty: any, so the slowest rule for links counts
+  std::atomic<Time> time = -1;  // -1: not computed
+};
+
 class Schedule {
  public:
   // The only constructor. Checks shapes and ranges, but not causality, capacity or results, which the
@@ -86,6 +93,9 @@ class Schedule {
   Schedule with_provenance(std::string provenance) const;
   const ScheduleFacts& facts() const { return facts_; }
   Schedule with_facts(ScheduleFacts facts) const;
+  // Copies share what is found about their execution. Schedules with other transfers start without it.
+  Executed& executed() const { return *executed_; }
+  Schedule with_executed(std::optional<Time> time, std::string target) const;
 
   const std::shared_ptr<const Topology>& shared_topology() const {
     return routes_->shared_topology();
@@ -159,6 +169,7 @@ class Schedule {
   std::optional<Symmetry> symmetry_;
   std::string provenance_;
   ScheduleFacts facts_;
+  std::shared_ptr<Executed> executed_ = std::make_shared<Executed>();
   std::vector<std::int64_t> start_begin_;  // first entry of each lane in transfers_.start
   Time time_ = 0;
 };

@@ -151,6 +151,7 @@ _core.connect(
     find_npu=_find_npu,
     find_link=Later("tacos.nodes.link_of"),
     find_network=Later("tacos.formats.network"),
+    executed_ps=Later("tacos.execution.executed_ps"),
     to_pandas=Later("tacos.notebook.frame"),
     to_arrow=Later("tacos._support.frames.to_arrow"),
     to_html=Later("tacos.notebook.html"),

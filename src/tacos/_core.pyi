@@ -397,7 +397,7 @@ class Schedule:
     symmetry instead of all transfers; expand() writes them out.
     """
 
-    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, given_away: bool = False) -> None:
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, executed_ps: int | None = None, target: str | None = None, given_away: bool = False) -> None:
         """
         Check that the columns are consistent.
 
@@ -478,15 +478,41 @@ class Schedule:
 
     @property
     def time_ps(self) -> int:
-        """Arrival of the last chunk in picoseconds."""
+        """
+        Arrival of the last chunk in picoseconds, if every link keeps the schedule's order.
+        """
 
     @property
     def time_s(self) -> float:
-        """Arrival of the last chunk in seconds."""
+        """
+        Arrival of the last chunk in seconds, if every link keeps the schedule's order.
+        """
+
+    @property
+    def executed_s(self) -> float:
+        """
+        How long the schedule takes in seconds when its target executes it, see
+        tacos.execution; computed on first use. This is the time that all commands print.
+        """
+
+    @property
+    def executed_ps(self) -> int | None:
+        """`executed_s` in picoseconds; None: not computed yet."""
+
+    @property
+    def target(self) -> str | None:
+        """
+        What the executed time is for, one of tacos.execution.targets(); None: the slowest of three rules for links counts.
+        """
+
+    def with_executed(self, executed_ps: int | None, target: str | None) -> Schedule:
+        """
+        Return the same schedule with its executed time for a target; None computes the time on first use.
+        """
 
     @property
     def algbw_Bps(self) -> float:
-        """Size / time, as nccl-tests defines it."""
+        """Size / executed time, as nccl-tests defines it."""
 
     @property
     def busbw_Bps(self) -> float:
@@ -496,7 +522,7 @@ class Schedule:
 
     @property
     def efficiency(self) -> float | None:
-        """Bound / time, or None where the bound was not computed."""
+        """Bound / executed time, or None where the bound was not computed."""
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -2197,7 +2223,7 @@ def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[An
     Columns as a stream of record batches, through the Arrow C data interface, not copied.
     """
 
-def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], executed_ps: Callable[[Schedule], int | None], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
     """
     Connect the functions of the package that methods of these classes call.
     """

@@ -34,7 +34,9 @@ __all__ = [
     "Execution",
     "check_target",
     "executed",
+    "executed_ps",
     "execution",
+    "for_target",
     "shares_links",
     "targets",
 ]
@@ -210,6 +212,40 @@ def execution(
             for rule in RULES[1:]
         )
     return Execution(in_order, first_come, shared, runs=runs)
+
+
+def executed_ps(schedule: Schedule) -> int | None:
+    """Return the executed time of a schedule for its own target, as ``Schedule.executed_s`` has it; None if it is too large to be run.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4)
+    >>> schedule = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB"), target="tcp")
+    >>> schedule.target, executed_ps(schedule) == schedule.executed_ps
+    ('tcp', True)
+    """
+    found = execution(schedule, target=schedule.target)
+    return None if found is None else found.time_ps(schedule.target)
+
+
+def for_target(schedule: Schedule, target: str | None) -> Schedule:
+    """Return the same schedule with its executed time for a target, which is computed unless it is known.
+
+    Raises:
+        LimitError: The schedule exceeds the limits of the target.
+
+    >>> import tacos
+    >>> switch = tacos.topology.switch(4)
+    >>> found = tacos.synthesize(switch, tacos.collective.all_to_all(switch, "4MB"))
+    >>> for_target(found, "schedule").executed_s == found.time_s
+    True
+    """
+    check_target(target)
+    if schedule.target == target and schedule.executed_ps is not None:
+        return schedule
+    if target == "schedule":  # links that keep the schedule's order keep its times
+        return schedule.with_executed(schedule.time_ps, target)
+    schedule = schedule.with_executed(None, target)
+    return schedule.with_executed(executed_ps(schedule), target)
 
 
 def executed(schedule: Schedule, rule: Rule) -> Trace:

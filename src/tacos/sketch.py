@@ -240,7 +240,8 @@ class Sketch:
         packed = schedule.expand() if schedule.form == "orbit" else schedule
         old = packed.routes
         table = Routes(topology, old.kinds, old.link_begin, links[old.links].astype(np.int32))
-        return Schedule(**(fields(packed) | {"routes": table, "bound_ps": None}))
+        changed = {"routes": table, "bound_ps": None, "executed_ps": None}
+        return Schedule(**(fields(packed) | changed))
 
     def violation(self, schedule: Schedule) -> str:
         """Return in words the first transfer that is not allowed; empty if there is none.

@@ -301,10 +301,20 @@ def test_fields_survive_files_and_pickles(scratch):
     schedule = ring_orbit().with_facts(
         engine="mine", bound_ps=7, consistent=False, cut_short=True, matched_ports=True
     )
+    schedule = schedule.with_executed(9, "tcp")
     native.write(schedule, scratch)
     for back in (native.read(scratch), pickle.loads(pickle.dumps(schedule)), schedule.expand()):
         fields = back.engine, back.bound_ps, back.consistent, back.cut_short, back.matched_ports
         assert fields == ("mine", 7, False, True, True)
+        assert (back.executed_ps, back.target, back.executed_s) == (9, "tcp", 9e-12)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**63])
+def test_an_executed_time_out_of_range_is_refused(wrong, scratch):
+    native.write(ring_orbit(), scratch)
+    header, columns = taken_apart(scratch.read_bytes())
+    header["schedule"]["facts"]["executed_ps"] = wrong
+    assert "facts.executed_ps" in refused(scratch, sealed(header, columns))
 
 
 # --- schedules that stay in their file -----------------------------------------------------------

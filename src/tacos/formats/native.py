@@ -79,6 +79,7 @@ _Columns: TypeAlias = dict[str, Any]  # field -> array
 _Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0)]
+_Time: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _Topology(Struct, forbid_unknown_fields=True):
@@ -129,6 +130,8 @@ class _Facts(Struct, forbid_unknown_fields=True):
     cut_short: bool
     matched_ports: bool
     rejected: list[str]
+    executed_ps: _Time | None
+    target: str | None
     file: _File
 
 
@@ -331,6 +334,8 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
                 cut_short=schedule.cut_short,
                 matched_ports=schedule.matched_ports,
                 rejected=schedule.rejected,
+                executed_ps=schedule.executed_ps,
+                target=schedule.target,
                 file=_File(**{f: getattr(schedule, f) for f in _File.__struct_fields__}),
             ),
         ),

@@ -92,6 +92,7 @@ def both_halves(gather: Schedule, collective: Collective, turned: Turning) -> Sc
         ),
         "chunk": image[forwards.chunk].astype(np.uint32),
         "bound_ps": None,
+        "executed_ps": None,
     }
     backwards = Schedule(**(fields(forwards) | changed)).reverse()
     whole = backwards.then(forwards, resolved)

@@ -15,7 +15,7 @@ from tacos._cuda import check_device
 from tacos.bound import Bound, bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
-from tacos.execution import check_target
+from tacos.execution import check_target, for_target
 from tacos.nodes import Network, topology_of
 from tacos.search.auto import Auto, on_whole_network
 from tacos.search.budget import Effort
@@ -87,6 +87,8 @@ def synthesize(
     """Find a schedule of a collective on a network, and verify it.
 
     The result depends only on the arguments, unless a time limit ends the search early.
+
+    ``Schedule.executed_s`` of the answer is the time that counts: how long the schedule takes when the target executes it.
 
     Every answer passes :func:`tacos.verify` before it is returned. A schedule that fails is a bug in its engine: it is
     reported as a :class:`~tacos.errors.WrongScheduleWarning` that says how to reproduce it, and the next best schedule
@@ -180,7 +182,7 @@ def synthesize(
         found = _sketched(question, sketch, engine, given, verify=verify, target=target)
         if same_bits and not found.consistent:
             raise TacosError(inconsistent(found, verify_schedule(found).difference))
-        return found
+        return for_target(found, target)
     matching = matched_ports(topology) if ports == "matched" else None
     if ports == "matched" and matching is None:
         raise ValueError(
@@ -190,7 +192,7 @@ def synthesize(
         question = replace(question, topology=matching.topology, known_bound=question.bound)
     judge = Judge(question, target=target, verifies=verify, consistent=same_bits)
     found = _answer(judge, engine, given, refine=refine, matches=ports == "auto")
-    return found if matching is None else on_whole_network(matching, found)
+    return for_target(found if matching is None else on_whole_network(matching, found), target)
 
 
 _OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())

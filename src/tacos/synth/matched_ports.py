@@ -172,7 +172,7 @@ def _over(
 ) -> Schedule:
     """Return the schedule with other routes and starts."""
     changed = {"routes": routes, "lane_route": lane_route, "start": start}
-    forgotten = {"bound_ps": None, "matched_ports": False}
+    forgotten = {"bound_ps": None, "matched_ports": False, "executed_ps": None}
     return Schedule(**(fields(schedule) | changed | forgotten))
 
 
