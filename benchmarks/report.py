@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 NAMES = (
     "startup", "foundation", "synthesis", "symmetric", "forest", "quality", "answers", "milp", "bound", "baselines", "nccl", "paper_tacos",
     "simulate", "sharing", "execution", "astra", "workloads", "lift", "formats", "view", "training", "design", "reorder", "scale",
-    "gpu_synthesis", "dispatch", "groups", "all_to_all_v",
+    "gpu_synthesis", "dispatch", "groups", "all_to_all_v", "work",
     "runtime", "notice", "ddp", "lab", "healing", "aggregation", "hub",
 )  # fmt: skip
 MORE = {"paper_tacos": ["-o", "out/paper_tacos"], "quality": ["--every", "4"]}

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import tacos
+from tacos import topology
 from tacos._core import Meter
 from tacos.errors import WorkIsUp
 from tacos.synth import ENGINES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tacos import Collective, Schedule, Topology
+    from tacos.synth.engine import Engine
+
+SPARE, BATCH = 1.25, 1_000_000
+"""How far work may go beyond its limit before it stops: a share, and a batch of about a millisecond."""
 
 
 def test_a_meter_counts_until_its_limit() -> None:
@@ -48,10 +60,10 @@ def test_an_exception_of_the_report_ends_the_work() -> None:
     def stop(_share: float) -> None:
         raise KeyboardInterrupt
 
-    topology = tacos.topology.torus(20, 20)
-    collective = tacos.collective.all_to_all(topology, "64MB", chunks=4)
+    torus = topology.torus(20, 20)
+    collective = tacos.collective.all_to_all(torus, "64MB", chunks=4)
     with pytest.raises(KeyboardInterrupt):
-        ENGINES["greedy"](topology, collective, progress=Meter(report=stop))
+        ENGINES["greedy"](torus, collective, progress=Meter(report=stop))
 
 
 def test_a_cycle_through_a_meter_is_collected() -> None:
@@ -64,3 +76,78 @@ def test_a_cycle_through_a_meter_is_collected() -> None:
     del owner
     gc.collect()
     assert gone() is None
+
+
+def _problems() -> Iterator[tuple[str, Topology, Collective]]:
+    collective = tacos.collective
+    networks = {
+        "torus": topology.torus(4, 4, 4),
+        "mesh": topology.mesh(5, 5),
+        "boxes": topology.dgx_h100(2),
+        "tree": topology.fat_tree(4, 4),
+        "aggregation": topology.switch(16, multicast=True, reduce=True),
+        "broken": topology.drop_links(topology.torus(6, 6), (0, 1), both=True),
+    }
+    for name, network in networks.items():
+        n = network.npus
+        yield f"{name} all-gather", network, collective.all_gather(network, n * 4096, chunks=2)
+        yield f"{name} all-reduce", network, collective.all_reduce(network, n * 4096, chunks=2)
+        yield f"{name} all-to-all", network, collective.all_to_all(network, n * 4096, chunks=2)
+        half = list(range(0, n, 2))
+        some = collective.all_reduce(network, "1MB", group=half, chunks=16)
+        yield f"{name} group", network, some
+        sizes = np.random.default_rng(7).integers(0, 10**6, (n, n))
+        np.fill_diagonal(sizes, 0)
+        yield f"{name} uneven", network, collective.all_to_all_v(network, sizes, chunks=2)
+
+
+PROBLEMS = list(_problems())
+OPTIONS: dict[str, dict[str, Any]] = {"milp": {"columns": 1000, "nodes": 5}}
+"""What keeps an engine quick: of the integer programs, only those that are solved at once."""
+MOST_PROBLEMS = 4
+
+
+def _cases() -> Iterator[Any]:
+    for name, engine in ENGINES.items():
+        fitting = [p for p in PROBLEMS if not engine.obstacle(*p[1:])]
+        assert fitting, f"no problem here suits {name}; add one"
+        kept = fitting[:: -(-len(fitting) // MOST_PROBLEMS)]
+        for problem in kept if name != "milp" else fitting[:1]:
+            yield pytest.param(engine, *problem[1:], id=f"{name} on {problem[0]}")
+
+
+def _run(
+    engine: Engine, network: Topology, collective: Collective, meter: Meter | None, threads: int = 1
+) -> Schedule:
+    options = dict(OPTIONS.get(engine.name, {}))
+    if "threads" in engine.options:
+        options["threads"] = threads
+    return engine(network, collective, progress=meter, **options)
+
+
+@pytest.mark.parametrize(("engine", "network", "collective"), list(_cases()))
+def test_an_engine_counts_its_work(
+    engine: Engine, network: Topology, collective: Collective
+) -> None:
+    plain = _run(engine, network, collective, None)
+    meters = [Meter(), Meter(), Meter()]
+    for meter, threads in zip(meters, (1, 1, 4), strict=True):
+        found = _run(engine, network, collective, meter, threads)
+        assert (found.time_ps, found.transfers) == (plain.time_ps, plain.transfers)
+    used = {meter.used for meter in meters}
+    assert len(used) == 1, "the count depends on the run or on the threads"
+    assert used.pop() > 0
+
+    enough = Meter(limit=meters[0].used)
+    assert _run(engine, network, collective, enough).time_ps == plain.time_ps
+
+    half = Meter(limit=meters[0].used // 2)
+    assert half.limit is not None
+    with pytest.raises(WorkIsUp):
+        _run(engine, network, collective, half)
+    assert half.used <= SPARE * half.limit + BATCH
+    assert half.limit < half.wanted <= meters[0].used
+    again = Meter(limit=half.limit)
+    with pytest.raises(WorkIsUp):
+        _run(engine, network, collective, again, threads=4)
+    assert again.used == half.used

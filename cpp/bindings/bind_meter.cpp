@@ -145,6 +145,7 @@ void bind_meter(nb::module_& m) {
               "Units until the work ends, or None without a limit.");
   // Rates for what engines in Python count.
   meter.attr("TRANSFER") = work::kTransfer;
+  meter.attr("CELL") = work::kCell;
   meter.attr("STEP") = work::kPython;
 }
 

@@ -191,13 +191,13 @@ multicast tree and 2 for a reduce tree.)")
   m.def(
       "shortest_routes",
       [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& src,
-         const Array<std::int32_t>& dst) {
+         const Array<std::int32_t>& dst, const nb::object& progress) {
         const auto s = std::span(src.data(), src.shape(0)), d = std::span(dst.data(), dst.shape(0));
-        const auto interrupt = progress_to(nb::none());
+        const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        return std::make_shared<Routes>(shortest_routes(std::move(topology), s, d, interrupt));
+        return std::make_shared<Routes>(shortest_routes(std::move(topology), s, d, report));
       },
-      "topology"_a, "src"_a, "dst"_a,
+      "topology"_a, "src"_a, "dst"_a, "progress"_a = nb::none(),
       "Paths for algorithms that do not know the topology, one per pair of NPUs.");
 
   m.def(

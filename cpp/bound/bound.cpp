@@ -14,6 +14,7 @@
 #include "bound/weighted_cut.hpp"
 #include "graph/cuts.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -357,6 +358,8 @@ class Search {
       if (!demand) continue;
       if (!search) search.emplace(topology_, reversed);
       deepen(*search, *demand, reversed);
+      progress_.spend(static_cast<double>(search->take_visits()) * work::kArc +
+                      static_cast<double>(topology_.links()) * work::kCell);
     }
   }
 
@@ -374,6 +377,7 @@ class Search {
     custom_demands(collective_, [&](const SinkDemand& demand) {
       if (!search) search.emplace(topology_, false);
       deepen(*search, demand, false);
+      progress_.spend(static_cast<double>(search->take_visits()) * work::kArc);
       if (progress_) progress_(0.9);
       if (--left > 0) return true;
       report_.all_cuts = false;

@@ -9,6 +9,7 @@
 #include "bound/parts.hpp"
 #include "graph/cuts.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -100,6 +101,7 @@ Farthest farthest(const Topology& topology, const Collective& collective, const 
       measure(topology, delivery, costs.last(), result);
     }
     if (progress) progress(0);
+    progress.spend(static_cast<double>(topology.links() + topology.nodes()) * work::kVisit);
     work += static_cast<double>(topology.links() + topology.nodes());
     result.all = work < kBudget;
     return result.all && !likeness.symmetric;

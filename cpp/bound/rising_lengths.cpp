@@ -7,6 +7,7 @@
 #include "bound/demand.hpp"
 #include "graph/best_first.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -56,7 +57,10 @@ class Rounds {
       if (progress) progress(static_cast<double>(round) / static_cast<double>(rounds));
       std::fill(load_.begin(), load_.end(), std::int64_t{0});
       double sum = 0;
-      for (const auto& sender : senders_) sum += send(sender);
+      for (const auto& sender : senders_) {
+        sum += send(sender);
+        progress.spend(static_cast<double>(search_.take_offers()) * work::kVisit);
+      }
       double capacity = 0;
       for (LinkId link = 0; link < topology_.links(); ++link) {
         capacity +=

@@ -29,6 +29,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "support/index.hpp"
@@ -79,6 +80,7 @@ class BestFirst {
 
   // Offers a key; returns whether the place accepts it. If not `visited`, the place keeps the key, and next() leaves it out.
   bool offer(Place place, const Key& key, const Mark& mark = {}, bool visited = true) {
+    ++offers_;
     if (!accepts(place, key)) return false;
     if (!reached(place)) reached_.push_back(place);
     labels_[at(place)].key = key;
@@ -97,6 +99,9 @@ class BestFirst {
     }
     return std::nullopt;
   }
+
+  // The number of offers since the last call: the work of the search.
+  std::size_t take_offers() { return std::exchange(offers_, 0); }
 
   // The places with a key, in the order in which they were reached.
   std::span<const Place> reached() const { return reached_; }
@@ -139,6 +144,7 @@ class BestFirst {
   std::vector<Label> labels_;  // of each place
   std::vector<Place> reached_;
   std::vector<Entry> heap_;
+  std::size_t offers_ = 0;
 };
 
 }  // namespace tacos

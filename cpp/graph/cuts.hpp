@@ -50,6 +50,9 @@ class CutSearch {
   // A cut whose time is above `time`, if there is one. It does not contain the sink.
   std::optional<NodeSet> above(const SinkDemand& demand, Ratio time);
 
+  // The number of edges looked at since the last call: the work of the flows.
+  std::size_t take_visits() { return flow_.take_visits(); }
+
   // After above() found none: the smallest set around the sink whose incoming bandwidth is only just
   // sufficient; all nodes if there is no such set.
   NodeSet tight() const;

@@ -33,6 +33,7 @@ MaxFlow::Amount MaxFlow::run(Node source, Node sink, Amount limit) {
   source_ = source;
   sink_ = sink;
   std::fill(left_.begin(), left_.end(), 0);
+  visits_ += forward_.size();
   for (std::size_t i = 0; i < forward_.size(); ++i) left_[at(forward_[i])] = capacity_[i];
   Amount flow = 0;
   while (flow < limit && find_levels()) {
@@ -52,6 +53,7 @@ bool MaxFlow::find_levels() {
   level_[at(sink_)] = 0;
   for (std::size_t head = 0; head < queue_.size(); ++head) {
     const Node node = queue_[head];
+    visits_ += at(begin_[at(node) + 1] - begin_[at(node)]);
     for (auto e = begin_[at(node)]; e < begin_[at(node) + 1]; ++e) {
       const Edge& edge = edges_[at(e)];
       if (level_[at(edge.to)] >= 0 || left_[at(edge.twin)] == 0) continue;
@@ -84,6 +86,7 @@ MaxFlow::Amount MaxFlow::augment(Amount limit) {
       ++next_[at(node)];
     }
   }
+  visits_ += 2 * path_.size();
   Amount flow = limit;
   for (const auto e : path_) flow = std::min(flow, left_[at(e)]);
   for (const auto e : path_) {

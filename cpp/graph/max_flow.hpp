@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tacos {
@@ -25,6 +26,9 @@ class MaxFlow {
 
   // The largest flow from source to sink, but at most `limit`. Capacities and limit are at most 2^61.
   Amount run(Node source, Node sink, Amount limit);
+
+  // The number of edges looked at since the last call: the work of the runs.
+  std::size_t take_visits() { return std::exchange(visits_, 0); }
 
   // After a run: 1 for the nodes with a path from the source, or to the sink, over arcs that have
   // more than `slack` capacity left.
@@ -50,6 +54,7 @@ class MaxFlow {
   std::vector<Node> queue_;
   std::vector<std::int32_t> path_;
   Node source_ = 0, sink_ = 0;
+  std::size_t visits_ = 0;
 };
 
 }  // namespace tacos

@@ -11,6 +11,7 @@
 #include "lowering/moves.hpp"
 #include "lowering/program_builder.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -465,6 +466,8 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
   const std::optional<Schedule> expanded =
       schedule.symmetry() && all ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
+  // Each transfer is a move of two ranks, with steps that are sorted and find what they wait for.
+  progress.reserve(6 * static_cast<double>(whole.stored().chunk.size()) * work::kTransfer);
   auto moves = all_ranks ? all_moves(whole) : expanded ? moves_of(whole, *rank) : std::move(alone);
   assign_channels(whole.routes(), moves);
   const auto sums =

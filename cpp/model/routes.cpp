@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
+
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -266,6 +269,9 @@ class Router {
     append_fewest_hops(src, dst, out);
   }
 
+  // The number of links and nodes looked at since the last call.
+  std::size_t take_looked_at() { return std::exchange(looked_at_, 0); }
+
  private:
   // One entry per node, so that a pair costs no search: pairs come by source.
   void list_neighbours(NodeId src) {
@@ -284,6 +290,7 @@ class Router {
 
   LinkId link_between(NodeId src, NodeId dst) const {
     for (const LinkId link : topology_.out_links(src)) {
+      ++looked_at_;
       if (topology_.dst(link) == dst) return link;
     }
     return -1;
@@ -344,9 +351,11 @@ class Router {
   void grow_tree(NodeId root) {  // breadth first, links in order of id
     tree_root_ = root;
     into_.assign(static_cast<std::size_t>(topology_.nodes()), -1);
+    looked_at_ += into_.size();
     std::vector<NodeId> queue{root};
     for (std::size_t head = 0; head < queue.size(); ++head) {
       for (const LinkId link : topology_.out_links(queue[head])) {
+        ++looked_at_;
         const NodeId next = topology_.dst(link);
         if (next == root || into_[static_cast<std::size_t>(next)] >= 0) continue;
         into_[static_cast<std::size_t>(next)] = link;
@@ -359,6 +368,7 @@ class Router {
   bool by_dimension_ = false;
   NodeId source_ = -1;
   std::vector<LinkId> direct_;  // of source_: the first link to each node, or -1
+  mutable std::size_t looked_at_ = 0;
   NodeId tree_root_ = -1;
   std::vector<LinkId> into_;  // of the tree rooted at tree_root_: the link that reaches each node
 };
@@ -385,13 +395,17 @@ Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const
   Router router(*topology);
   std::vector<LinkId> found;
   std::vector<std::pair<std::size_t, std::size_t>> where(src.size());
-  std::size_t done = 0;
+  std::size_t done = 0, looked_at = 0;
   for (const std::size_t i : order) {
-    if (progress && (++done & 0xffff) == 0) {
+    if ((++done & 0xffff) == 0) {
       progress(static_cast<double>(done) / static_cast<double>(order.size()));
     }
     const auto begin = found.size();
     router.append_path(src[i], dst[i], found);
+    looked_at += router.take_looked_at() + found.size() - begin + 1;
+    if (looked_at > 0xffff || done == order.size()) {
+      progress.spend(static_cast<double>(std::exchange(looked_at, 0)) * work::kStep);
+    }
     where[i] = {begin, found.size()};
   }
   std::vector<LinkId> links;

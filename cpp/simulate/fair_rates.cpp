@@ -10,6 +10,7 @@ namespace tacos::simulation {
 
 namespace {
 
+constexpr std::size_t kScanned = 8;  // cells of a table that cost as much as a message of a link
 constexpr std::size_t kMostToRepair = 64;  // links that change at once; chosen
 // A repair is given up after this many links looked at, per link of a message in flight: resuming to fill costs
 // about as much (measured).
@@ -45,6 +46,7 @@ FairShare::Key FairShare::pour(LinkId id) {
     share = (high + open - 1) / open;
     if (share == 0 && capacity_[at(id)] > 0) share = 1;
     const auto before = open;
+    looked_at_ += open;
     for (std::size_t i = 0; i < open;) {
       const auto& other = others_[i];
       if (std::tie(other.key.high, other.link) > std::tie(share, id)) {
@@ -73,6 +75,7 @@ void FairShare::find_goal(LinkId id) {
     }
     others_.push_back(least);
     spent_ += way.size();
+    looked_at_ += way.size();
   }
   repaired_[at(id)].goal = pour(id);
 }
@@ -115,6 +118,7 @@ bool FairShare::repair(Time now) {
     for (const auto& use : users_[at(id)]) {
       const auto links = way_of(use.runner);
       spent_ += links.size();
+      looked_at_ += links.size();
       // Messages that a link with a smaller key has fixed notice nothing.
       if (std::any_of(links.begin(), links.end(),
                       [&](LinkId other) { return keys_[at(other)].high < key; })) {
@@ -228,6 +232,7 @@ void FairShare::fix(LinkId id) {
 // Messages are chosen without branches, which no processor could predict.
 std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
   const auto& users = users_[at(id)];
+  looked_at_ += users.size();
   if (chosen_.size() < users.size()) chosen_.resize(users.size());
   auto high = capacity_[at(id)], low = high, open = std::uint64_t{users.size()};
   std::size_t count = 0;
@@ -253,6 +258,7 @@ std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
 
 std::span<const std::uint32_t> FairShare::opened(LinkId id) {
   const auto& users = users_[at(id)];
+  looked_at_ += users.size();
   std::size_t count = 0;
   for (const auto& use : users) {
     chosen_[count] = use.runner;
@@ -264,6 +270,7 @@ std::span<const std::uint32_t> FairShare::opened(LinkId id) {
 bool FairShare::overloaded(LinkId id) const {
   if (rooms_[at(id)].spare >= 0) return false;
   Work sum = 0;
+  looked_at_ += users_[at(id)].size();
   for (const auto& use : users_[at(id)]) {
     sum += static_cast<Work>(keys_[at(runners_[use.runner].by)].low);
   }
@@ -309,6 +316,7 @@ void FairShare::find_component(std::size_t first, std::uint64_t level) {
       }
     }
   }
+  looked_at_ += fixing_.size() / kScanned;
   const auto above = std::count_if(fixing_.begin(), fixing_.end(),
                                    [&](LinkId id) { return keys_[at(id)].high >= level; });
   if (component_.size() * 2 >= static_cast<std::size_t>(above)) connected_ = kTakenAsConnected;
@@ -356,6 +364,7 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
     std::size_t block = 0;
     for (std::size_t i = 1; i < blocks_.size(); ++i)
       block = blocks_[i].share < blocks_[block].share ? i : block;
+    looked_at_ += (blocks_.size() + (std::size_t{1} << bits)) / kScanned + 1;
     const auto [share, i] = blocks_[block];
     if (share == kOpen) break;
     const LinkId id = waiting_[i];
@@ -400,6 +409,7 @@ void FairShare::sort_fixing() {  // they mostly are in order
 FairShare::Key FairShare::kept_key(LinkId id) {
   // The share grows with every message that comes, so those with the highest keys come first.
   for (;;) {
+    looked_at_ += users_[at(id)].size();
     auto high = static_cast<Work>(capacity_[at(id)]), low = high;
     std::uint64_t own = 0, most = 0;
     for (const auto& use : users_[at(id)]) {
@@ -445,6 +455,7 @@ bool FairShare::keep(Time now) {
     moved_.push_back(r);
     possible = possible && keys_[at(guess_[r])].high != kOpen;
   }
+  looked_at_ += fixing_.size();
   std::size_t from = 0;
   while (from < fixing_.size() && state_[at(fixing_[from])].touched != touch_round_) ++from;
   for (int passes = 0; possible; ++passes) {

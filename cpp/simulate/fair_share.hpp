@@ -105,6 +105,9 @@ class FairShare {
   // A place that carries a message.
   Place some_in_flight() const;
 
+  // The number of messages and links looked at since the last call: the work of finding rates.
+  std::size_t take_looked_at() { return std::exchange(looked_at_, 0); }
+
  private:
   using Work = __int128;
   enum class Kind : std::uint8_t { alone, single, mixed };
@@ -280,8 +283,9 @@ class FairShare {
   std::vector<std::vector<Use>> users_;
   std::vector<std::uint32_t> slot_;
   std::uint32_t touch_round_ = 1, fill_round_ = 0, repair_round_ = 0;
-  std::size_t listed_ = 0;  // links of the mixed places in use
-  std::size_t spent_ = 0;   // by the repair, in links looked at
+  std::size_t listed_ = 0;             // links of the mixed places in use
+  std::size_t spent_ = 0;              // by the repair, in links looked at
+  mutable std::size_t looked_at_ = 0;  // messages of links, in all, since they were counted as work
   std::uint32_t pause_ = 0,
                 pauses_ = 0;  // fillings still to come without a repair, and at the next failure
   struct Other {

@@ -11,6 +11,7 @@
 #include "simulate/program_messages.hpp"
 #include "simulate/shared_loop.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "timing/service.hpp"
 
 namespace tacos::simulation {
@@ -355,6 +356,7 @@ Result run_program(const Program& program, std::span<const std::int64_t> chunk_b
     invalid("order has " + std::to_string(options.position.size()) + " entries for " +
             std::to_string(program.steps()) + " steps");
   }
+  progress.reserve(static_cast<double>(program.steps()) * work::kTransfer);
   const auto order = walk_order(program);
   auto bytes = step_bytes(program, chunk_bytes, order);
   std::vector<StepId> messages;

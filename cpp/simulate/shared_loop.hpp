@@ -33,6 +33,7 @@
 #include "simulate/fair_share.hpp"
 #include "support/index.hpp"
 #include "support/progress.hpp"
+#include "support/work.hpp"
 #include "timing/agenda.hpp"
 #include "timing/crossings.hpp"
 
@@ -74,12 +75,14 @@ class SharedLoop {
       for (const auto place : ended_) sent(place);
       if (!agenda_.empty() && agenda_.next() == now_) handle_events();
       // Count both: one moment may end many messages, or take long for a single one.
-      if (progress_ && (++moments > 0xff || sent_ - told > 0xffff)) {
+      if (++moments > 0xff || sent_ - told > 0xfff) {
+        spend(moments, sent_ - told);
         told = sent_;
         moments = 0;
         progress_(static_cast<double>(sent_) / static_cast<double>(options_.legs));
       }
     }
+    spend(moments, sent_ - told);
     return sent_;
   }
 
@@ -93,6 +96,11 @@ class SharedLoop {
   }
 
  private:
+  void spend(std::size_t moments, std::size_t sent) {
+    progress_.spend(static_cast<double>(moments + 3 * sent) * work::kEvent +
+                    static_cast<double>(shares_.take_looked_at()) * work::kStep);
+  }
+
   using Place = FairShare::Place;
   // Events other than arrivals.
   static constexpr Leg kFree = 1u << 31, kReady = 1u << 30, kAlarm = 1u << 29;

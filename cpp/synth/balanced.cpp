@@ -12,6 +12,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/list_schedule.hpp"
 #include "timing/retime.hpp"
 
@@ -72,7 +73,10 @@ class MessagePaths {
         if (round > 0) carry(m, -1);
         paths_[m] = round == 0 ? first(m) : cheapest(m);
         carry(m, 1);
+        if (priced_ > 0xfff) spend(progress);
       }
+      priced_ += order.size();
+      spend(progress);
       const double now = *std::max_element(load_.begin(), load_.end());
       if (best.empty() || now < busiest) {
         best = paths_;
@@ -150,7 +154,12 @@ class MessagePaths {
     }
   }
 
+  void spend(const Progress& progress) {
+    progress.spend(static_cast<double>(std::exchange(priced_, 0)) * work::kTry);
+  }
+
   double cost(MessageNumber m, RouteId route) const {
+    priced_ += routes_.links(route).size();
     double sum = 0;
     for (const LinkId link : routes_.links(route)) {
       const double time = seconds(m, link);
@@ -251,6 +260,7 @@ class MessagePaths {
   std::vector<Path> paths_;
   bool all_straight_ = true;  // whether every NPU reaches every other in one hop
   double scale_ = 1;
+  mutable std::size_t priced_ = 0;  // links whose prices were computed since the last count
 };
 
 // --- times ---------------------------------------------------------------------------------------
@@ -303,6 +313,7 @@ class Shop {
 
   Columns run(const Progress& progress) {
     progress_ = &progress;
+    progress.reserve(static_cast<double>(hop_.size()) * work::kTransfer);
     result_ = {};
     std::vector<Task> by_turn(hop_.size());
     std::iota(by_turn.begin(), by_turn.end(), Task{0});
@@ -315,7 +326,7 @@ class Shop {
     for (std::size_t task = 0; task < hop_.size(); ++task) {
       waits.push_back(step(static_cast<Task>(task)) > 0 ? 1 : 0);
     }
-    ListSchedule(hops_, {hop_, by_turn, std::move(waits)}, *this).run();
+    ListSchedule(hops_, {hop_, by_turn, std::move(waits)}, *this, progress).run();
     return std::move(result_);
   }
 

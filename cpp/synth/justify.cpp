@@ -12,6 +12,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/list_schedule.hpp"
 #include "synth/reservations.hpp"
 #include "timing/compose.hpp"
@@ -205,7 +206,7 @@ class Rescheduler {
       waits[i] =
           static_cast<std::int32_t>((late_ ? transfers_.after(i) : transfers_.before(i)).size());
     }
-    auto start = ListSchedule(links_, {server, by_time, std::move(waits)}, *this).run();
+    auto start = ListSchedule(links_, {server, by_time, std::move(waits)}, *this, progress_).run();
     if (served_ < order.size()) return {};
     return late_ ? mirrored(std::move(start)) : start;
   }
@@ -309,6 +310,8 @@ class Gaps {
  private:
   void report(const Progress& progress, std::size_t moved) const {
     if (!progress || moved % kOften != 0) return;
+    progress.spend(static_cast<double>(std::min(kOften, transfers_.start.size() - moved)) *
+                   work::kTransfer);
     progress(static_cast<double>(moved) / static_cast<double>(transfers_.start.size()));
   }
 
@@ -327,6 +330,7 @@ class Gaps {
 
 Schedule justify(const Schedule& schedule, const Progress& progress) {
   if (schedule.symmetry()) return justify(schedule.expand(), progress);
+  progress.reserve(3 * static_cast<double>(schedule.stored().chunk.size()) * work::kTransfer);
   OrderedTransfers transfers(schedule);
   if (!transfers.known()) return schedule;
   if (transfers.one_link()) serve(transfers, part_of(progress, 0.2, 0.6));

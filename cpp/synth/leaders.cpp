@@ -11,6 +11,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/relays.hpp"
 #include "synth/timed_hops.hpp"
 #include "timing/compose.hpp"
@@ -63,13 +64,16 @@ class ChunkPlacer {
       laid_.emplace_back();
     }
     hops_.looked_at = 0;
+    std::int64_t spent = 0;
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (progress) progress(0.0);
+      if (i == 0 && soonest_.empty()) measure(chunks_[i], progress, spent);
       lay_best(i, first_, kTried, kNever);
       if (laid_[i].end == kNever)
         throw InfeasibleError("the members cannot reach the leaders from neighbour to neighbour");
       if (options_.most > 0 && laid_[i].end > options_.most)
         throw InfeasibleError("these leaders take longer than allowed");
+      spend(progress, spent);
     }
     hops_.looked_at = 0;
     improve(progress);
@@ -102,6 +106,12 @@ class ChunkPlacer {
   }
 
  private:
+  // Counts the hops that were looked at since `spent`.
+  void spend(const Progress& progress, std::int64_t& spent) const {
+    progress.spend(static_cast<double>(hops_.looked_at - std::exchange(spent, hops_.looked_at)) *
+                   work::kGap);
+  }
+
   static std::int64_t largest(const Collective& collective) {
     std::int64_t bytes = 0;
     for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk)
@@ -389,7 +399,6 @@ class ChunkPlacer {
 
   // Lays chunk i with the best of at most `most` of the first `choices` sets of leaders, if it can end before `limit`.
   void lay_best(std::size_t i, std::size_t choices, std::size_t most, Time limit) {
-    if (soonest_.empty()) measure(chunks_[i]);
     Laid best;
     std::vector<std::size_t> order(choices);
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -409,7 +418,7 @@ class ChunkPlacer {
   }
 
   // Finds how soon each set of leaders can begin to exchange, and how long a chunk takes with it, in an empty network.
-  void measure(ChunkId chunk) {
+  void measure(ChunkId chunk, const Progress& progress, std::int64_t& spent) {
     soonest_.assign(choices_.size(), 0);
     if (!sums_) {  // every chunk has a leader of its own
       alone_.assign(choices_.size(), 0);
@@ -420,6 +429,7 @@ class ChunkPlacer {
       alone_.push_back(laid.end);
       for (const auto& one : laid.sent) hops_.give_back(one.hop, one.start);
       soonest_[choice] = laid.collected;
+      spend(progress, spent);
     }
   }
 
@@ -430,10 +440,12 @@ class ChunkPlacer {
     std::vector<Laid> before;
     Time least = kNever;
     std::size_t in_vain = 0;
+    std::int64_t spent = hops_.looked_at;
     const auto patience = kPatience * (laid_.size() + 1);
     while (hops_.looked_at < options_.hops && in_vain < patience) {
       if (progress)
         progress(static_cast<double>(hops_.looked_at) / static_cast<double>(options_.hops));
+      spend(progress, spent);
       const Time last = choose(chosen);
       if (last <= options_.goal) return;
       in_vain = last < least ? 0 : in_vain + 1;

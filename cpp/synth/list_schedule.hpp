@@ -23,6 +23,8 @@
 
 #include "model/routes.hpp"
 #include "support/index.hpp"
+#include "support/progress.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -94,10 +96,11 @@ struct ListOffer {
 template <typename Shop>
 class ListSchedule {
  public:
-  ListSchedule(const Servers& servers, ListTasks tasks, Shop& shop)
+  ListSchedule(const Servers& servers, ListTasks tasks, Shop& shop, const Progress& progress)
       : servers_(servers),
         tasks_(std::move(tasks)),
         shop_(shop),
+        progress_(progress),
         waiting_(servers.count()),
         touched_before_(servers.count(), 0),
         free_(servers.resources(), 0),
@@ -115,6 +118,7 @@ class ListSchedule {
     }
     for (Time now = 0;; now = events_.top().time) {
       for (; !events_.empty() && events_.top().time <= now; events_.pop()) {
+        ++handled_;
         const auto what = events_.top().what;
         if (what >= 0) {
           enter(what);
@@ -123,8 +127,10 @@ class ListSchedule {
         }
       }
       serve(now);
+      if (handled_ + tried_ > 0xfff) spend();
       if (!shop_.goes_on() || events_.empty()) break;
     }
+    spend();
     return std::move(start_);
   }
 
@@ -135,6 +141,11 @@ class ListSchedule {
     std::int32_t what;  // the task that is ready, or ~resource
     bool operator>(const Event& other) const { return time > other.time; }
   };
+
+  void spend() {
+    progress_.spend(static_cast<double>(std::exchange(handled_, 0)) * work::kEvent +
+                    static_cast<double>(std::exchange(tried_, 0)) * work::kTry);
+  }
 
   void enter(std::int32_t task) {
     const auto server = tasks_.server[at(task)];
@@ -155,6 +166,7 @@ class ListSchedule {
 
   void serve(Time now) {
     offers_.clear();
+    tried_ += touched_.size();
     for (const auto server : touched_) {
       touched_before_[at(server)] = 0;
       if (fits(server, now)) offers_.push_back({waiting_[at(server)].top(), server});
@@ -195,7 +207,10 @@ class ListSchedule {
   const Servers& servers_;
   ListTasks tasks_;
   Shop& shop_;
-  std::vector<Ranks> waiting_;                // of each server: the tasks that are ready
+  const Progress& progress_;
+  std::size_t handled_ = 0,
+              tried_ = 0;       // events, and servers that were concerned, since the last count
+  std::vector<Ranks> waiting_;  // of each server: the tasks that are ready
   std::vector<std::uint8_t> touched_before_;  // whether a server is in the list of those concerned
   std::vector<std::int32_t> touched_;
   std::vector<ListOffer> offers_;

@@ -5,11 +5,14 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/path_table.hpp"
 
 namespace tacos {
 
 namespace {
+
+constexpr std::size_t kCountAfter = 1 << 14;  // links looked at, after which work is counted (chosen)
 
 enum class Role : std::uint8_t { relay, waiting, joined };
 
@@ -30,6 +33,12 @@ class TreeGrower {
         into_(at(topology.nodes()), -1) {}
 
   void begin_step() { ++step_; }
+
+  // The links looked at since they were counted as work.
+  std::size_t visited() const { return visited_; }
+  void spend(const Progress& progress) {
+    progress.spend(static_cast<double>(std::exchange(visited_, 0)) * work::kStep);
+  }
 
   // Adds a member; returns the links to it from a node that joined earlier, or none if no free links lead to one.
   std::span<const LinkId> grow(Tree& tree) {
@@ -63,8 +72,10 @@ class TreeGrower {
   NodeId search(const Tree& tree, NodeId from) {
     queue_.assign(1, from);
     ++search_;
+    ++visited_;
     for (std::size_t head = 0; head < queue_.size(); ++head) {
       for (const LinkId link : topology_.out_links(queue_[head])) {
+        ++visited_;
         const NodeId next = topology_.dst(link);
         if (busy_until_[at(link)] == step_ || seen_[at(next)] == search_) continue;
         const Role role = tree.role[at(next)];
@@ -85,6 +96,7 @@ class TreeGrower {
   std::vector<std::int64_t> seen_;        // the last search that visited the node
   std::vector<LinkId> into_, path_;
   std::vector<NodeId> queue_;
+  std::size_t visited_ = 0;
 };
 
 Tree plant(const Topology& topology, NodeId root, std::span<const NodeId> members) {
@@ -151,12 +163,14 @@ Trees multitree(const std::shared_ptr<const Topology>& topology, std::span<const
     while (!growing.empty()) {
       std::erase_if(growing, [&](std::size_t t) {
         const auto path = growth.grow(trees[t]);
+        if (growth.visited() > kCountAfter) growth.spend(progress);
         if (path.empty()) return true;
         result.tree.push_back(static_cast<std::int32_t>(t));
         result.step.push_back(step);
         result.route.push_back(paths.number(path));
         return complete(t);
       });
+      growth.spend(progress);
       if (progress) progress(static_cast<double>(result.tree.size()) / static_cast<double>(edges));
     }
     if (result.tree.size() == before) stuck(*topology, trees[open.front()]);

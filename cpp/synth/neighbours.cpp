@@ -27,7 +27,6 @@ class Quickest {
     search_.clear();
     search_.start(source, {0, 0});
     while (const auto node = search_.next()) {
-      visited += topology_.out_links(*node).size() + 1;
       const auto hops = search_.key(*node).second + 1;
       const Way way = search_.mark(*node);
       for (const LinkId link : topology_.out_links(*node)) {
@@ -63,7 +62,8 @@ class Quickest {
     }
   }
 
-  std::size_t visited = 0;  // links looked at
+  // The work since the last call: offers of links.
+  std::size_t take_offers() { return search_.take_offers(); }
 
  private:
   struct Way {
@@ -86,7 +86,7 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
   std::vector<Time> direct(at(topology->npus()), std::numeric_limits<Time>::max());
   for (NodeId npu = 0; npu < topology->npus(); ++npu) {
     if (progress) progress(0.0);
-    progress.spend(static_cast<double>(std::exchange(quickest.visited, 0)) * work::kVisit);
+    progress.spend(static_cast<double>(quickest.take_offers()) * work::kVisit);
     for (const LinkId link : topology->out_links(npu)) {
       const NodeId next = topology->dst(link);
       if (!topology->is_npu(next)) continue;

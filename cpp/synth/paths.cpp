@@ -186,7 +186,6 @@ class Layer {
   std::optional<NodeId> search(const Stop& stop) {
     while (const auto node = search_.next()) {
       if (stop(*node)) return node;
-      visited_ += topology_.out_links(*node).size() + 1;
       const Time cost = search_.key(*node);
       for (const LinkId link : topology_.out_links(*node)) {
         search_.offer(topology_.dst(link), std::min(cost + price_[at(link)], kFarthest), link);
@@ -196,7 +195,7 @@ class Layer {
   }
 
   void spend(const Progress& progress) {
-    progress.spend(static_cast<double>(std::exchange(visited_, 0)) * work::kVisit);
+    progress.spend(static_cast<double>(search_.take_offers()) * work::kVisit);
   }
 
   void grow(ChunkId chunk, const Progress& progress) {
@@ -284,7 +283,6 @@ class Layer {
   BestFirst<Time>
       search_;  // from the NPUs of the tree, which have the chunk at the time of their key
   std::vector<std::uint8_t> wanted_;
-  std::size_t visited_ = 0;  // links looked at, not spent yet
 };
 
 // The hops of all chunks as rows of one table of routes.

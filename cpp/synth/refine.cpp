@@ -10,6 +10,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/neighbours.hpp"
 #include "synth/reservations.hpp"
 #include "timing/compose.hpp"
@@ -97,13 +98,17 @@ class Refinement {
   }
 
   void run(const Progress& progress) {
+    progress.spend(static_cast<double>(schedule_.stored().chunk.size()) * work::kTransfer);
     if (spreads_.empty()) return;
     std::vector<std::size_t> chosen;
     std::vector<std::vector<Delivery>> before;
+    std::int64_t spent = 0;
     while (looked_at_ < options_.hops) {
       const Time end = *std::max_element(end_.begin(), end_.end());
       if (end <= std::max(options_.goal, fixed_end_)) break;
       if (progress) progress(static_cast<double>(looked_at_) / static_cast<double>(options_.hops));
+      progress.spend(static_cast<double>(looked_at_ - spent) * work::kGap);
+      spent = looked_at_;
       choose(end, chosen);
       before.resize(std::max(before.size(), chosen.size()));
       Time last = 0, sum = 0;

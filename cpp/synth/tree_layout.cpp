@@ -6,6 +6,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos {
 
@@ -40,8 +41,12 @@ class Search {
         for (std::size_t a = first; a < n_; ++a) {
           if (progress)
             progress(1.0 - static_cast<double>(trials) / static_cast<double>(problem_.trials));
+          spend(progress);
           for (std::size_t b = a + 1; b < n_; ++b) {
-            if (trials-- <= 0) return price_;
+            if (trials-- <= 0) {
+              spend(progress);
+              return price_;
+            }
             const Price best = price_;
             swap_places(&place[tree], a, b);
             if (price_ >= best) swap_places(&place[tree], a, b);
@@ -49,10 +54,15 @@ class Search {
         }
       }
     }
+    spend(progress);
     return price_;
   }
 
  private:
+  void spend(const Progress& progress) {
+    progress.spend(static_cast<double>(std::exchange(laid_, 0)) * work::kTry);
+  }
+
   void swap_places(std::int32_t* place, std::size_t a, std::size_t b) {
     moved_.assign({a, b});
     moved_.insert(moved_.end(), below_[a].begin(), below_[a].end());
@@ -69,6 +79,7 @@ class Search {
     if (p == 0) return;
     const auto child = at(place[p]), above = at(place[at(problem_.parent[p])]);
     for (const auto r : {child * n_ + above, above * n_ + child}) {
+      ++laid_;
       for (const LinkId link : routes_.links(static_cast<RouteId>(r))) {
         auto& load = load_[at(link)];
         price_.first -= cube(load);
@@ -86,6 +97,7 @@ class Search {
   std::vector<std::vector<std::size_t>> below_;
   std::vector<std::size_t> moved_;
   Price price_;
+  std::size_t laid_ = 0;  // edges, since they were counted as work
 };
 
 // A Fisher-Yates shuffle with a linear congruential generator: the same on every machine.

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "timing/retime.hpp"
 
 namespace tacos {
@@ -180,6 +181,7 @@ OrderColumns order_of(const Schedule& schedule) {
 
 Schedule reverse(const Schedule& schedule, const Progress& progress) {
   const Schedule whole = schedule.expand();
+  progress.reserve(2 * static_cast<double>(whole.stored().chunk.size()) * work::kTransfer);
   auto collective = std::make_shared<const Collective>(whole.collective().reversed());
   auto topology = std::make_shared<const Topology>(whole.topology().reversed());
   auto routes = std::make_shared<const Routes>(whole.routes().reversed(topology));
@@ -248,6 +250,8 @@ Schedule concatenate(const Schedule& first, const Schedule& second,
   facts.engine = first.facts().engine;
   facts.file = first.facts().file;
   const Schedule a = first.expand(), b = second.expand();
+  progress.reserve(static_cast<double>(a.stored().chunk.size() + b.stored().chunk.size()) *
+                   work::kTransfer);
   std::vector<std::uint8_t> kinds(a.routes().kinds().begin(), a.routes().kinds().end());
   kinds.insert(kinds.end(), b.routes().kinds().begin(), b.routes().kinds().end());
   std::vector<LinkId> links(a.routes().all_links().begin(), a.routes().all_links().end());

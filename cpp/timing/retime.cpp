@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "support/fetch_ahead.hpp"
+#include "support/work.hpp"
 #include "timing/crossings.hpp"
 #include "timing/dependencies.hpp"
 #include "timing/quantum.hpp"
@@ -199,6 +200,7 @@ class Ordered {
 std::vector<Time> earliest_starts(const Collective& collective, const Routes& routes,
                                   const Order& order, std::span<const Item> rows, Time quantum,
                                   const Progress& progress) {
+  progress.reserve(static_cast<double>(rows.size()) * work::kTransfer);
   Ordered ordered(collective, routes, order, rows, progress);
   const auto legs = ordered.legs();
   service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
@@ -416,6 +418,7 @@ Schedule with_starts(std::shared_ptr<const Collective> collective,
                      std::shared_ptr<const Routes> routes, const Order& order,
                      std::span<const Time> starts, std::string provenance,
                      const Progress& progress) {
+  progress.reserve(2 * static_cast<double>(starts.size()) * work::kTransfer);
   auto found = at_starts(collective, routes, order, starts, provenance);
   if (found) return std::move(*found);
   return retime(std::move(collective), std::move(routes), order, std::move(provenance), progress);

@@ -9,6 +9,7 @@
 #include "support/fetch_ahead.hpp"
 #include "support/index.hpp"
 #include "support/large.hpp"
+#include "support/work.hpp"
 #include "timing/cells.hpp"
 #include "timing/crossings.hpp"
 #include "timing/listed_links.hpp"
@@ -192,17 +193,26 @@ class Sweep {
 
   Outcome run() {
     std::uint32_t step = 1;
+    std::size_t spent = 0;
+    const auto spend = [&](std::size_t done) {
+      progress_.spend(static_cast<double>(done - std::exchange(spent, done)) * work::kHop);
+    };
     for (std::size_t i = 0; i < list_.size(); ++i) {
       const auto row = list_[i];
       if (i > 0 && row.step != last_step_ && ++step == kMostSteps) return Outcome::other_order;
       last_step_ = row.step;
       if (i + kAhead < list_.size()) prefetch(list_[i + kAhead]);
       const auto outcome = simple_ ? add_hop(row, step) : add(row, step);
-      if (outcome != Outcome::done) return outcome;
-      if (progress_ && (i & 0xffff) == 0) {
+      if (outcome != Outcome::done) {
+        spend(i);
+        return outcome;
+      }
+      if (progress_ && (i & 0x3fff) == 0) {
+        spend(i);
         progress_(static_cast<double>(i) / static_cast<double>(list_.size()));
       }
     }
+    spend(list_.size());
     return Outcome::done;
   }
 

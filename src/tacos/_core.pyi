@@ -85,6 +85,8 @@ class Meter:
 
     TRANSFER: float = 150.0
 
+    CELL: float = 1.0
+
     STEP: float = 250.0
 
 class Topology:
@@ -375,7 +377,7 @@ class Routes:
 
     def __reduce__(self) -> tuple[Any, ...]: ...
 
-def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Routes:
+def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> Routes:
     """
     Paths for algorithms that do not know the topology, one per pair of NPUs.
     """

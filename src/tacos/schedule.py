@@ -51,6 +51,7 @@ def routes(
     pairs: tuple[ArrayLike, ArrayLike] | None = None,
     links: Sequence[Sequence[LinkChoice]] | None = None,
     kinds: str | Sequence[str] = "path",
+    progress: Callable[[float], object] | None = None,
 ) -> Routes:
     """Return a table of routes: between pairs of NPUs, or along given links.
 
@@ -60,6 +61,7 @@ def routes(
             dimension by dimension on products, else the fewest hops with the lowest link ids.
         links: Instead of `pairs`, the list of links of each route: numbers, or pairs of nodes.
         kinds: With ``links``: ``"path"``, ``"multicast"`` or ``"reduce"``, for all or per route.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         InfeasibleError: A pair is not connected.
@@ -76,7 +78,8 @@ def routes(
         raise ValueError("routes() takes either pairs or links")
     if pairs is not None:
         src, dst = (_npu_numbers(topology, ends) for ends in pairs)
-        return shortest_routes(topology, column("src", src, np.int32), column("dst", dst, np.int32))
+        ends = column("src", src, np.int32), column("dst", dst, np.int32)
+        return shortest_routes(topology, *ends, progress=progress)
     assert links is not None
     names = [kinds] * len(links) if isinstance(kinds, str) else list(kinds)
     unknown = set(names) - set(_KINDS)

@@ -8,8 +8,15 @@
 #include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos::forest {
+
+namespace {
+
+constexpr std::size_t kOften = 1 << 16;  // steps after which work is counted (chosen)
+
+}  // namespace
 
 Balance::Balance(const Translations& translations, const Hops& hops, std::int32_t count,
                  std::vector<Time> cost, std::vector<Time> time)
@@ -39,6 +46,7 @@ void Balance::plant() {
     }
   }
   if (order.size() + 1 < npus_) throw InfeasibleError("an NPU cannot be reached from npu 0");
+  looked_at_ += at(count_ + 1) * order.size() * hops_.classes.size();
   for (std::int32_t tree = 0; tree < count_; ++tree) {
     for (const NodeId node : order) {
       Reached best;
@@ -75,6 +83,7 @@ void Balance::relieve(Time enough, const Progress& progress) {
   std::vector<Change> changes;
   for (;;) {
     if (progress) progress(0);
+    progress.spend(static_cast<double>(std::exchange(looked_at_, 0)) * work::kStep);
     std::size_t fullest = 0;
     for (std::size_t orbit = 1; orbit < load_.size(); ++orbit) {
       if (busy(orbit) > busy(fullest)) fullest = orbit;
@@ -83,6 +92,10 @@ void Balance::relieve(Time enough, const Progress& progress) {
     changes.clear();
     for (std::int32_t tree = 0; tree < count_; ++tree) {
       for (NodeId node = 1; at(node) < npus_; ++node) offer(tree, node, fullest, changes);
+      looked_at_ += npus_;
+      if (looked_at_ > kOften) {
+        progress.spend(static_cast<double>(std::exchange(looked_at_, 0)) * work::kStep);
+      }
     }
     std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
       return std::tie(a.arrival, a.tree, a.parent, a.node, a.how) <
@@ -131,6 +144,7 @@ void Balance::offer(std::int32_t tree, NodeId node, std::size_t fullest,
     if (has(how) || !fits(how, busy(fullest))) continue;
     Change best{0, tree, node, how, -1, -1};
     const auto& way = hops_.classes[at(how)];
+    looked_at_ += way.by.size();
     for (std::size_t i = 0; i < way.by.size(); ++i) {
       const NodeId parent = translations_.minus(node, way.by[i]);
       const Time then = reached(tree, parent).arrival + time_[at(how)];
@@ -147,7 +161,7 @@ void Balance::offer(std::int32_t tree, NodeId node, std::size_t fullest,
 }
 
 bool Balance::descends(std::int32_t tree, NodeId node, NodeId from) const {
-  while (node > 0 && node != from) node = reached(tree, node).parent;
+  for (; node > 0 && node != from; ++looked_at_) node = reached(tree, node).parent;
   return node == from;
 }
 
@@ -171,6 +185,7 @@ void Balance::shorten(std::int32_t tree) {
     for (std::size_t how = 0; how < hops_.classes.size(); ++how) {
       const Time then = time + time_[how];
       const auto& by = hops_.classes[how].by;
+      looked_at_ += by.size();
       for (std::size_t i = 0; i < by.size(); ++i) {
         const NodeId to = sum(*node, by[i]);
         auto& there = reached(tree, to);

@@ -69,12 +69,13 @@ class Balance {
   const Hops& hops_;
   std::size_t npus_;
   std::int32_t count_;
-  std::vector<NodeId> negative_;    // of each NPU
-  std::vector<Time> cost_;          // of one chunk, per orbit
-  std::vector<Time> time_;          // of a hop, per class
-  std::vector<std::int64_t> load_;  // chunks, per orbit
-  std::vector<Reached> reached_;    // tree by tree
-  std::vector<Role> role_;          // of each node while changes are made, tree by tree
+  std::vector<NodeId> negative_;       // of each NPU
+  std::vector<Time> cost_;             // of one chunk, per orbit
+  std::vector<Time> time_;             // of a hop, per class
+  std::vector<std::int64_t> load_;     // chunks, per orbit
+  std::vector<Reached> reached_;       // tree by tree
+  std::vector<Role> role_;             // of each node while changes are made, tree by tree
+  mutable std::size_t looked_at_ = 0;  // nodes and hops, since they were counted last
 };
 
 }  // namespace tacos::forest

@@ -5,6 +5,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/forest/timing.hpp"
 #include "timing/retime.hpp"
 
@@ -119,6 +120,7 @@ void append_down(const ForestMoves& spread, std::int32_t highest, RouteId first_
 Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collective,
                std::string provenance, const Progress& progress) {
   const auto& moves = untimed.moves;
+  progress.reserve(static_cast<double>(moves.route.size()) * work::kTransfer);
   const std::vector<std::uint8_t> reads(moves.route.size(), static_cast<std::uint8_t>(Reads::acc));
   const Order order{moves.route, moves.chunk, moves.step, untimed.op, reads};
   const auto& topology = untimed.routes->topology();

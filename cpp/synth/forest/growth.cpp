@@ -6,6 +6,7 @@
 
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos::forest {
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::size_t kRemembered = 256;  // narrow sets (chosen)
 constexpr double kSlowest = 1e15;         // largest time of a chunk on a link, in ps
+constexpr std::size_t kEntries = 4;       // cells that cost as much as testing a link against a set
 constexpr std::int64_t kShare = 4;        // prefer hops that carry at least 1/4 of the tree weight
 
 // The arcs are the links, then arcs from a source to every node, from a node that represents the current tree to
@@ -76,6 +78,7 @@ void Growth::plant(NodeId root) {
   rest_total_ -= tree_.weight;
   rest_[at(root)] = 0;
   std::fill(uses_.begin(), uses_.end(), 0);
+  looked_at_ += uses_.size() + arrival_.size();
   std::fill(arrival_.begin(), arrival_.end(), -1);
   arrival_[at(root)] = 0;
   queue_.clear();
@@ -88,6 +91,7 @@ std::optional<Tree> Growth::tree(NodeId root, const Progress& progress) {
   offer(root);
   while (tree_.hops.size() + 1 < members_.size()) {
     if (progress) progress(0);
+    spend(progress);
     if (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
       Hop hop = std::move(queue_.back());
@@ -133,6 +137,12 @@ std::optional<Tree> Growth::tree(NodeId root, const Progress& progress) {
   return std::move(tree_);
 }
 
+void Growth::spend(const Progress& progress) {
+  progress.spend(static_cast<double>(search_.take_offers()) * work::kVisit +
+                 static_cast<double>(flow_.take_visits()) * work::kArc +
+                 static_cast<double>(std::exchange(looked_at_, 0)) * work::kCell);
+}
+
 void Growth::offer(NodeId from) {
   for (const LinkId link : topology_.out_links(from)) offer(from, link);
 }
@@ -172,6 +182,7 @@ void Growth::offer(NodeId from, LinkId first, NodeId only) {
 Growth::Amount Growth::room(const Hop& hop) const {
   Amount amount = tree_.weight;
   for (const LinkId link : hop.path) amount = std::min(amount, left_[at(link)]);
+  looked_at_ += narrow_.size() * hop.path.size() * kEntries;
   for (const auto& narrow : narrow_) {
     const auto lost = losses(hop, narrow);
     if (lost > 0) amount = std::min(amount, narrow.slack / lost);
@@ -280,6 +291,7 @@ void Growth::shrink(Amount weight) {
   rest_[at(tree_.root)] += less;
   rest_total_ += less;
   for (std::size_t l = 0; l < left_.size(); ++l) left_[l] += less * uses_[l];
+  looked_at_ += left_.size();
   for (auto& narrow : narrow_) narrow.slack = slack(narrow.inside);
 }
 
@@ -297,6 +309,7 @@ void Growth::remember(Set inside) {
 }
 
 Growth::Amount Growth::slack(const Set& inside) const {
+  looked_at_ += left_.size() + inside.size();
   Amount result = 0;
   bool holds_tree = false;
   for (LinkId link = 0; link < topology_.links(); ++link) {

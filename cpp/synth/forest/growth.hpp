@@ -37,6 +37,9 @@ class Growth {
   std::int64_t repeat(const Tree& tree, std::span<const NodeId> roots,
                       std::span<const LinkId> links, std::span<const NodeId> enough);
 
+  // Counts the work since the last call.
+  void spend(const Progress& progress);
+
   // A tree for the remaining demand, regardless of link capacities: each member over its fastest path.
   Tree fastest_tree(NodeId root);
 
@@ -99,6 +102,7 @@ class Growth {
     LinkId into = -1;
   };
   BestFirst<Time, Way> search_;
+  mutable std::size_t looked_at_ = 0;  // cells of sets and links, since they were counted last
 };
 
 }  // namespace tacos::forest

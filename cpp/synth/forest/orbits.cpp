@@ -134,6 +134,7 @@ std::optional<Forest> repeated(const std::shared_ptr<const Topology>& topology,
         }
       }
       tree->weight = growth.repeat(*tree, roots, links, bases);
+      growth.spend(progress);
       if (tree->weight == 0) return std::nullopt;
       trees.add(*tree);
       grew = true;

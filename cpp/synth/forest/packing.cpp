@@ -108,6 +108,7 @@ std::optional<Forest> grow(const std::shared_ptr<const Topology>& topology,
     for (const auto& demand : demands) {
       if (growth.wanted(demand.root) == 0) continue;
       const auto tree = growth.tree(demand.root, progress);
+      growth.spend(progress);
       if (!tree) continue;
       trees.add(tree->root, tree->weight, tree->hops);
       left -= tree->weight;

@@ -7,6 +7,7 @@
 #include "graph/cuts.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 
 namespace tacos::forest {
 
@@ -110,10 +111,14 @@ Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
       need.bytes += demand.amount;
     }
     if (need.bytes == 0) continue;
+    double looked_at = static_cast<double>(demands.size());
     while (const auto cut = search.above(need, time)) {
+      looked_at += static_cast<double>(demands.size()) + network.links();
       time = time_of(network, demands, *cut);
       if (time.bandwidth_Bps == 0) unreachable(network, demands, *cut, members[i]);
     }
+    progress.spend(looked_at * work::kCell +
+                   static_cast<double>(search.take_visits()) * work::kArc);
   }
   std::int64_t unit = 0;
   for (LinkId link = 0; link < network.links(); ++link) {

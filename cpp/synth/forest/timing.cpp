@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/forest/port_matching.hpp"
 #include "synth/list_schedule.hpp"
 
@@ -84,7 +85,7 @@ class Ports {
     for (std::size_t task = 0; task < tasks_; ++task) {
       tasks.waits.push_back(static_cast<std::int32_t>(moves_.after_of(task).size()));
     }
-    auto start = ListSchedule(classes_, std::move(tasks), *this).run();
+    auto start = ListSchedule(classes_, std::move(tasks), *this, progress).run();
     if (end_ >= limit) return {{}, limit};
     return {std::move(start), end_};
   }
@@ -104,6 +105,7 @@ class Ports {
     std::sort(offers_.begin(), offers_.end());
     open_.clear();
     for (const auto& offer : offers_) open_.push_back(offer.of);
+    progress_->spend(static_cast<double>(offers_.size()) * work::kTry);
     return matching_->choose(open_, priority_.rearranged);
   }
 

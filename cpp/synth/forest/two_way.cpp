@@ -7,6 +7,7 @@
 #include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/both_ways.hpp"
 #include "synth/forest/tree_list.hpp"
 
@@ -38,7 +39,14 @@ class TwoWayGrowth {
            is_member_.end();
   }
 
+  // Counts the work since the last call.
+  void spend(const Progress& progress) {
+    progress.spend(static_cast<double>(search_.take_offers()) * work::kVisit +
+                   static_cast<double>(std::exchange(priced_, 0)) * work::kStep);
+  }
+
   HopTree grow(NodeId first) {
+    priced_ += price_.size();
     set_prices();
     HopTree tree{first, {}};
     search_.clear();
@@ -123,6 +131,7 @@ class TwoWayGrowth {
   std::vector<std::uint8_t> is_member_;
   std::vector<std::int64_t> uses_;  // of each link: trees
   std::vector<double> price_;
+  std::size_t priced_ = 0;                             // links, since they were counted last
   BestFirst<std::pair<double, std::int32_t>> search_;  // by price, then depth
 };
 
@@ -144,6 +153,7 @@ std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topolo
   forest::TreeList up(reversed), down(topology);
   for (std::int64_t i = 0; i < count; ++i) {
     if (progress) progress(static_cast<double>(i) / static_cast<double>(count));
+    growth.spend(progress);
     const auto tree = growth.grow(members[growth.meets() ? 0 : at(i) % members.size()]);
     auto turned = tree.hops;
     for (auto& hop : turned) {
@@ -152,6 +162,7 @@ std::optional<TwoWay> pack_two_way(const std::shared_ptr<const Topology>& topolo
     up.add(tree.root, 1, turned);
     down.add(tree.root, 1, tree.hops);
   }
+  growth.spend(progress);
   LinkId most = 0;
   const auto load = [&](LinkId link) {
     return static_cast<double>(up.load()[at(link)] + down.load()[at(link)]) /

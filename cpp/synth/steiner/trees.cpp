@@ -10,6 +10,7 @@
 #include "graph/best_first.hpp"
 #include "support/error.hpp"
 #include "support/index.hpp"
+#include "support/work.hpp"
 #include "synth/matching.hpp"
 
 namespace tacos::steiner {
@@ -66,6 +67,8 @@ class Packer {
         auto& tree = packing_.trees[order[i]];
         for (const auto& hop : tree.hops) carry(demand, hop, -1);
         tree = grow(demand);
+        progress.spend(static_cast<double>(search_.take_offers()) * work::kVisit +
+                       static_cast<double>(topology_.links()) * work::kTry);
       }
       packing_.busiest = load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
       if (round == 0 || packing_.busiest < best.busiest) best = packing_;

@@ -70,6 +70,8 @@ class Gather {
     return true;
   }
 
+  std::size_t looked_at = 0;  // items; the clock counts them as work
+
  private:
   enum class State : std::uint8_t { open, promised, reached };
   struct Item {
@@ -186,6 +188,7 @@ class Gather {
     }
     visited_[m] = visit_;
     for (const std::size_t other : started_) {
+      ++looked_at;
       if (visited_[other] == visit_ || level_of_[m] > level_of_[other]) continue;
       auto& sent = clock_.sent[other].back();
       const Item wanted{sent.to, sent.piece};
@@ -205,6 +208,7 @@ class Gather {
     auto& [entry, offset] = cursor_[m];
     while (entry < log_.size()) {
       const auto [u, piece] = log_[entry];
+      ++looked_at;
       // All NPUs of a line are served from the first of them that has the piece.
       if (offset == outlet.forth.size() || (outlet.port() && first(m, log_[entry]) != u)) {
         ++entry;
@@ -224,6 +228,7 @@ class Gather {
   std::optional<Item> first_deferred(std::size_t m) {
     auto& items = deferred_[m];
     for (std::size_t i = 0; i < std::min(items.size(), kLookBack);) {
+      looked_at += 1 + outlets_.size();
       const Item item = items[i];
       const bool is_open = state(item) == State::open;
       if (is_open && !worthwhile(m, item)) {

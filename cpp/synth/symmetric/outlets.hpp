@@ -12,6 +12,7 @@
 #include "model/routes.hpp"
 #include "model/schedule.hpp"
 #include "support/progress.hpp"
+#include "support/work.hpp"
 #include "synth/symmetric/abelian_group.hpp"
 
 namespace tacos::symmetric {
@@ -163,8 +164,13 @@ struct Clock {
   template <typename Traffic>
   void run(Traffic& traffic, Time now, const Progress& progress) {
     std::vector<std::size_t> landed(outlets.size(), 0);
-    for (std::int64_t moment = 0; !traffic.done(); ++moment) {
-      if (progress && moment % 256 == 0) progress(traffic.share());
+    std::size_t tried = 0;
+    while (!traffic.done()) {
+      tried += outlets.size();
+      if (tried + traffic.looked_at > 0xfff) {
+        spend(tried, traffic.looked_at, progress);
+        progress(traffic.share());
+      }
       Time next = traffic.release(now);
       for (std::size_t m = 0; m < outlets.size(); ++m) {
         const Time takes = outlets[m].time + delay;
@@ -185,6 +191,14 @@ struct Clock {
       if (next > kLongestSchedule && !traffic.done()) too_long();
       now = next;
     }
+    spend(tried, traffic.looked_at, progress);
+    for (const auto& row : sent) progress.spend(static_cast<double>(row.size()) * work::kTransfer);
+  }
+
+  // Counts outlets that were tried at a moment, and items that the traffic looked at.
+  static void spend(std::size_t& tried, std::size_t& looked_at, const Progress& progress) {
+    progress.spend(static_cast<double>(std::exchange(tried, 0)) * work::kTry +
+                   static_cast<double>(std::exchange(looked_at, 0)) * work::kStep);
   }
 
   [[noreturn]] void stuck() const {

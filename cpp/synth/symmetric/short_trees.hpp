@@ -73,6 +73,8 @@ class ShortTrees {
     return true;
   }
 
+  std::size_t looked_at = 0;  // items and offers; the clock counts them as work
+
  private:
   // An outlet that brings chunks to an NPU, and the NPU that they come from.
   struct Way {
@@ -101,6 +103,7 @@ class ShortTrees {
       order_.push_back(*u);
       distance_[at(*u)] = distance;
       for (const std::size_t m : by_move_) {
+        looked_at += outlets_[m].forth.size();
         for (const auto& forth : outlets_[m].forth) {
           const NodeId v = forth(*u);
           const Time through = distance + takes(m);
@@ -156,7 +159,8 @@ class ShortTrees {
       load[way.outlet] += outlets_[way.outlet].period;
       taken[way.outlet].push_back(item);
     }
-    while (relieve(load, taken)) continue;
+    do looked_at += level.size() + outlets_.size();
+    while (relieve(load, taken));
   }
 
   // Moves an item from the outlet with the highest load to another, which may pass one of its own on to a third, and so

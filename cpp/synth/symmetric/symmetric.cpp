@@ -90,7 +90,7 @@ class Synthesis {
     time_gathers<Gather>(progress_);
     if (!small()) return;
     auto first = std::move(found_);
-    time_gathers<ShortTrees>({});
+    time_gathers<ShortTrees>(part_of(progress_, 1, 1));
     if (first.last <= found_.last) found_ = std::move(first);
   }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tacos._core import Meter
 from tacos._core import balanced as _balanced
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
@@ -68,6 +69,8 @@ def balanced(
     if not collective.resolved:
         collective = collective.with_chunks(_pieces(topology, collective, hops))
     chunk, src, dst = _messages(collective)
+    meter = Meter.of(progress)
+    meter.reserve((topology.npus**2 + len(chunk)) * Meter.TRANSFER)
     return _balanced(
         collective,
         hops.routes,
@@ -78,7 +81,7 @@ def balanced(
         dst=dst,
         least_s=hops.least_s(topology, src, dst, collective.chunk_bytes()[chunk]),
         provenance=json.dumps({"engine": ENGINE.name}),
-        progress=progress,
+        progress=meter,
     )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import Meter
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "exchange"]
 
+_PASSES = 8
+"""How often the latencies between members are read to order the members of a staging (benchmarks/work.py)."""
 _MOST_MEMBERS = 144
 _FEW_TRANSFERS, _MOST_TRANSFERS, _MANY = 100_000, 400_000, 64
 """Largest number of transfers of a staging with one chunk, for up to `_MANY` members and for more. Beyond it, synthesis
@@ -100,8 +103,9 @@ def exchange(
     resolved = collective if collective.resolved else collective.with_chunks(1)
     (part,) = resolved.parts
     known = {} if memory is None else memory
+    meter = Meter.of(progress)
     if "stagings" not in known:
-        known["stagings"] = _best_stagings(topology, part, most_transfers)
+        known["stagings"] = _best_stagings(topology, part, most_transfers, meter)
     found: list[tuple[Schedule, _Staging]] = []
     refused = None
     for staging in known["stagings"]:
@@ -111,13 +115,14 @@ def exchange(
             "scattered": staging.scattered,
         }
         moves = cut([_one_piece(staging, part.kind)], part.chunks).between(part.group)
+        meter.spend(len(moves.route) * Meter.TRANSFER)
         try:
             schedule = to_schedule(
                 topology,
                 resolved,
                 [moves],
                 provenance=provenance,
-                progress=progress,
+                progress=meter,
                 links=staging.ways.links,
             )
         except InfeasibleError as error:  # a sum would arrive where another has not been sent yet
@@ -138,7 +143,7 @@ class _Ways:
         latency: Latency between every two members, by number, in picoseconds.
     """
 
-    def __init__(self, topology: Topology, group: Ints, bytes_: int) -> None:
+    def __init__(self, topology: Topology, group: Ints, bytes_: int, meter: Meter) -> None:
         self.topology = topology
         self._number = {npu: i for i, npu in enumerate(group.tolist())}
         cost = topology.link_latency_ps + bytes_ * 10**12 // topology.link_bandwidth_Bps
@@ -151,6 +156,7 @@ class _Ways:
         paths: list[list[int]] = []
         for npu in self._number:
             paths += self._from(npu, leaving)
+            meter.spend((topology.links + topology.nodes) * Meter.STEP)
         self._begin = np.cumsum([0, *map(len, paths)])
         self._links = np.array([link for path in paths for link in path], np.int64)
         latencies = np.append(0, np.cumsum(topology.link_latency_ps[self._links]))
@@ -198,7 +204,9 @@ class _Ways:
         return np.bincount(used, minlength=self.topology.links).astype(float)
 
 
-def _best_stagings(topology: Topology, part: CollectivePart, most: int) -> list[_Staging]:
+def _best_stagings(
+    topology: Topology, part: CollectivePart, most: int, meter: Meter
+) -> list[_Staging]:
     """Return the stagings with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
     The last staging only scatters and gathers, so that no sum can arrive too early.
@@ -209,9 +217,10 @@ def _best_stagings(topology: Topology, part: CollectivePart, most: int) -> list[
     found: dict[tuple[float, float], _Staging] = {}
     scattering: dict[tuple[float, float], _Staging] = {}
     for bytes_ in dict.fromkeys((size, size // n)):
-        ways = _Ways(topology, part.group, bytes_)
+        ways = _Ways(topology, part.group, bytes_, meter)
         for order in _orders(n):
             for digits in _products(n):
+                meter.spend(_planning(digits, topology.links))
                 members = _mirrored(order, digits, ways)
                 costs = _stage_costs(digits, members, ways)
                 for scattered in range(0 if both else len(digits), len(digits) + 1):
@@ -225,6 +234,16 @@ def _best_stagings(topology: Topology, part: CollectivePart, most: int) -> list[
     if all(staging.scattered < len(staging.digits) for staging in best):
         best.append(scattering[min(scattering, key=sum)])
     return best
+
+
+def _planning(digits: tuple[int, ...], links: int) -> float:
+    """Return the work to order the members for a staging, and to find its costs."""
+    members = prod(digits)
+    mirrored = sum(members * prod(digits[:stage]) * 2**stage for stage in range(len(digits)))
+    sent = members * sum(digits)
+    cells = _PASSES * (mirrored + sent + links * len(digits))
+    work: float = cells * Meter.CELL + 100 * len(digits) * Meter.STEP
+    return work
 
 
 def _transfers(digits: tuple[int, ...], scattered: int) -> int:

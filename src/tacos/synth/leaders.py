@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import meet_at_leaders
+from tacos._core import Meter, meet_at_leaders
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.synth import requirements
@@ -62,6 +62,10 @@ _SPREAD_US, _SPREAD_LINKS_US = 8.0, 1.0
 _LAY_US, _PAIR_US, _ACROSS_US = 0.12, 3.0, 0.6
 """Microseconds to place one hop of a chunk, to find the route between two members, and per cube of the members for sets
 with receivers (measured)."""
+
+
+_PASSES = 12
+"""How often the ways over one member more read the table of times between members, in all."""
 
 
 class _Set(NamedTuple):
@@ -120,6 +124,7 @@ def leaders(
     resolved = collective if collective.resolved else collective.with_chunks(1)
     (part,) = resolved.parts
     known = {} if memory is None else memory
+    meter = Meter.of(progress)
 
     def solve(
         network: Topology, problem: Collective, sets: _Sets, hops: int, most_ps: int = 0
@@ -139,7 +144,7 @@ def leaders(
             hops=hops,
             most_ps=most_ps,
             provenance=json.dumps(provenance),
-            progress=progress,
+            progress=meter,
         )
 
     if not kind_of(part).two_phases:
@@ -149,7 +154,7 @@ def leaders(
         def spread(network: Topology, problem: Collective) -> Schedule:
             return solve(network, problem, _Sets(sets, []), _HOPS)
 
-        return in_phases(topology, resolved, spread, progress=progress)
+        return in_phases(topology, resolved, spread, progress=meter)
 
     def tried(sets: _Sets, hops: int, most_ps: int = 0) -> Schedule | None:
         try:
@@ -161,7 +166,7 @@ def leaders(
 
     if "families" not in known:
         known["families"] = _fastest(
-            _families(topology, part), lambda sets, most: tried(_Sets(sets, []), 0, most)
+            _families(topology, part, meter), lambda sets, most: tried(_Sets(sets, []), 0, most)
         ) or [_Sets([_Set([npu], [], [], False) for npu in part.group.tolist()[:_MOST_SETS]], [])]
     hops = _HOPS_ACROSS if _reaches_across(topology) else _HOPS
     found = [(one, sets) for sets in known["families"] if (one := tried(sets, hops)) is not None]
@@ -210,10 +215,11 @@ def _fastest(
     return found
 
 
-def _families(topology: Topology, part: CollectivePart) -> Iterator[list[_Set]]:
+def _families(topology: Topology, part: CollectivePart, meter: Meter) -> Iterator[list[_Set]]:
     """Yield lists of similar sets of leaders: the fastest in an idle network, and wider lists."""
     group = part.group
-    hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1))
+    hop, latency, straight = _hops(topology, group, max(part.size // len(group), 1), meter)
+    meter.spend(_PASSES * len(group) ** 3 * Meter.CELL)
     far, near = _ways(hop), _ways(np.where(straight, hop, np.inf))
     modes = _modes(topology, len(group))
     for units, most in _units(latency):
@@ -324,7 +330,7 @@ def _ways(hop: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _hops(
-    topology: Topology, group: NDArray[np.int32], bytes_: int
+    topology: Topology, group: NDArray[np.int32], bytes_: int, meter: Meter
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """Return times and latencies of the fastest hops between members (inf: none), and whether a link joins them.
 
@@ -345,6 +351,7 @@ def _hops(
     for npu, i in number.items():
         straight[i, [number[end] for end, *_ in leaving[npu] if end in number]] = True
         seen = set[int]()
+        looked_at = 1
         queue = [(0, 0, 0, npu)]
         while queue:
             time, latency, slowest, node = heappop(queue)
@@ -355,10 +362,12 @@ def _hops(
                 times[i, number[node]], latencies[i, number[node]] = time, latency
             if node < topology.npus and node != npu:
                 continue
+            looked_at += len(leaving[node])
             for end, more, busy in leaving[node]:
                 if end not in seen:
                     slower = max(slowest, busy)
                     heappush(queue, (latency + more + slower, latency + more, slower, end))
+        meter.spend(2 * looked_at * Meter.STEP)
     return times, latencies, straight
 
 

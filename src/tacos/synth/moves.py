@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tacos._core import Collective
+from tacos._core import Collective, Meter
 from tacos.errors import TacosError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE, retime, routes
 
@@ -267,17 +267,19 @@ def to_schedule(
     >>> to_schedule(ring, message, [hop], provenance={"engine": "mine"}).time_s
     2e-06
     """
+    meter = Meter.of(progress)
     shifted, first = [], 0
     for part, moves in zip(collective.parts, parts, strict=True):
         shifted.append(replace(moves, chunk=moves.chunk + np.uint32(first)) if first else moves)
         first += Collective(collective.npus, [part]).chunks
     moves = concatenate(shifted)
+    meter.spend(len(moves.route) * Meter.TRANSFER)
     used = np.zeros(len(moves.pairs[0]), bool)
     used[moves.route] = True
     number = (np.cumsum(used) - 1).astype(np.int32)
     ends = moves.pairs[0][used], moves.pairs[1][used]
     if links is None:
-        table = routes(topology, pairs=ends)
+        table = routes(topology, pairs=ends, progress=meter)
     else:
         pairs = zip(*(column.tolist() for column in ends), strict=True)
         table = routes(topology, links=[links(a, b) for a, b in pairs])
@@ -290,7 +292,7 @@ def to_schedule(
         op=moves.op,
         reads=moves.reads,
         provenance=provenance,
-        progress=progress,
+        progress=meter,
     )
 
 
@@ -316,9 +318,14 @@ def by_parts(
     """
     engine.check(topology, collective, **options)
     resolved = collective if collective.resolved else collective.with_chunks(1)
-    parts = [moves(part) for part in resolved.parts]
+    meter = Meter.of(progress)
+    parts = []
+    for part in resolved.parts:
+        meter(0.0)
+        parts.append(moves(part))
+        meter.spend(len(parts[-1].route) * Meter.TRANSFER)
     provenance = {"engine": engine.name, **options}
-    return to_schedule(topology, resolved, parts, provenance=provenance, progress=progress)
+    return to_schedule(topology, resolved, parts, provenance=provenance, progress=meter)
 
 
 def check_memory(moves: int) -> None:

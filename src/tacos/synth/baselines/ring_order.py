@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import Meter
 from tacos.nodes import Node, Nodes
 from tacos.schedule import routes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tacos._core import Topology
@@ -35,6 +38,8 @@ Order = str | Sequence[Node]
 CYCLIC = frozenset({"ring", "clique", "switch"})
 LARGEST_SEARCH = 512
 SWAPS_TRIED = 2**28
+_PASSES = 12
+"""How often a round of 2-opt reads its table of reversals."""
 
 
 def ring_order(
@@ -44,6 +49,7 @@ def ring_order(
     *,
     block_bytes: int,
     both_ways: bool = False,
+    progress: Callable[[float], object] | None = None,
 ) -> tuple[NDArray[np.int32], str]:
     """Return the group in ring order, and where that order comes from.
 
@@ -53,6 +59,7 @@ def ring_order(
         order: The order that the user asked for.
         block_bytes: Bytes that a hop carries at a time.
         both_ways: Whether data goes round in both directions.
+        progress: Called from time to time with the share of the work done.
 
     >>> import tacos
     >>> npus, origin = ring_order(tacos.topology.mesh(3, 2), np.arange(6), block_bytes=1000)
@@ -80,9 +87,10 @@ def ring_order(
     cheapest = int(_link_costs(topology, block_bytes).min(initial=2**46))
     if len(group) > LARGEST_SEARCH or cost(best)[1] <= (1 + both_ways) * len(group) * cheapest:
         return best
-    weight = _pairwise_weight(topology, group, block_bytes)
+    meter = Meter.of(progress)
+    weight = _pairwise_weight(topology, group, block_bytes, meter)
     starts = np.arange(len(group)), _nearest_neighbours(weight)
-    candidates += [(group[_two_opt(weight, start)], "2-opt") for start in starts]
+    candidates += [(group[_two_opt(weight, start, meter)], "2-opt") for start in starts]
     return min(candidates, key=cost)
 
 
@@ -170,12 +178,15 @@ def _hop_costs(
     return np.add.reduceat(latency, first) + np.maximum.reduceat(transmission, first)
 
 
-def _pairwise_weight(topology: Topology, group: NDArray[Any], block_bytes: int) -> NDArray[Any]:
+def _pairwise_weight(
+    topology: Topology, group: NDArray[Any], block_bytes: int, meter: Meter
+) -> NDArray[Any]:
     """Return the weight of a hop from i to j in the sum that 2-opt minimizes.
 
     The fourth power lets one long hop outweigh several short ones.
     """
     n = len(group)
+    meter.spend(n**2 * Meter.TRANSFER)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     cost = _hop_costs(topology, group[i], group[j], block_bytes, shared=False)
     weight = np.zeros((n, n), np.int64)
@@ -193,12 +204,15 @@ def _nearest_neighbours(weight: NDArray[Any]) -> NDArray[Any]:
     return np.array(tour)
 
 
-def _two_opt(weight: NDArray[Any], tour: NDArray[Any]) -> NDArray[Any]:
+def _two_opt(weight: NDArray[Any], tour: NDArray[Any], meter: Meter) -> NDArray[Any]:
     """Reverse the section of the tour that gains most, until no reversal gains anything."""
     n = len(tour)
     stretch = np.triu(np.ones((n, n), bool), 1)
     stretch[0] = False
-    for _ in range(max(1, SWAPS_TRIED // n**2)):
+    rounds = max(1, SWAPS_TRIED // n**2)
+    for turn in range(rounds):
+        meter(turn / rounds)
+        meter.spend(_PASSES * n**2 * Meter.CELL + 100 * Meter.STEP)
         after = np.roll(tour, -1)
         ahead = np.cumsum(np.append(0, weight[tour, after]))
         back = np.cumsum(np.append(0, weight[after, tour]))

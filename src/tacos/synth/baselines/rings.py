@@ -97,6 +97,7 @@ def _around(
             order,
             block_bytes=-(-part.size // len(part.group)),
             both_ways=engine is BIDIRECTIONAL_RING,
+            progress=progress,
         )
         origins.add(origin)
         return named_part(part, algorithm(len(npus)), npus)

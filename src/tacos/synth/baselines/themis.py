@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import Collective, CollectivePart, Schedule, translations
+from tacos._core import Collective, CollectivePart, Meter, Schedule, translations
 from tacos.schedule import COPY, READ_ACC, REDUCE, routes
 from tacos.synth import estimates, requirements
 from tacos.synth.baselines.grids import grid_obstacle
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["THEMIS", "themis"]
 
 _SCHEDULING = ("fifo", "scf")
+_PHASE = 200
+"""Steps of Python per phase of a bundle (benchmarks/work.py)."""
 _FREE = -1  # in place of a bundle's number: a side may have become free
 
 
@@ -85,14 +87,18 @@ def themis(
     provenance = json.dumps({"engine": THEMIS.name, **options})
 
     block = -(-part.size // (topology.npus * part.chunks))
+    meter = Meter.of(progress)
     bundles = _Bundles(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
     even = CollectivePart(
         part.kind, block * topology.npus * part.chunks, chunks=part.chunks, group=part.group
     )
-    orbit = bundles.orbit(Collective(topology.npus, [even]), provenance)
-    if progress is not None:
-        progress(1.0)
-    return orbit if even.size == part.size else _cut_to_size(orbit, resolved, provenance)
+    phases = sum(map(len, bundles.phases))
+    meter.spend(_PHASE * phases * Meter.STEP)
+    orbit = bundles.orbit(Collective(topology.npus, [even]), provenance, meter)
+    if even.size == part.size:
+        return orbit
+    meter.reserve(orbit.transfers * Meter.TRANSFER)
+    return _cut_to_size(orbit, resolved, provenance)
 
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
@@ -252,12 +258,13 @@ class _Bundles:
                 heapq.heappush(agenda, (arrival, bundle, i + 1))
         return starts, now
 
-    def orbit(self, collective: Collective, provenance: str) -> Schedule:
+    def orbit(self, collective: Collective, provenance: str, meter: Meter) -> Schedule:
         """Return the schedule: the transfers that leave NPU 0, and the translations."""
         rank = np.argsort(collective.parts[0].group)
         hops = lru_cache(None)(self._hops)
         found = []
         for bundle, phases in enumerate(self.phases):
+            meter(bundle / self.bundles)
             pieces = self._in_bundle(bundle)
             for phase, begin in zip(phases, self.starts[bundle], strict=True):
                 side = self.sides[phase.side]
@@ -270,6 +277,7 @@ class _Bundles:
                     chunk = rank[hop.owner] * self.pieces + bundle * self.width + piece
                     lane = np.broadcast_to(2 * hop.to[:, None] + phase.op, chunk.shape)
                     found.append(np.stack([lane, start, chunk]).reshape(3, -1))
+                    meter.spend(2 * chunk.size * Meter.TRANSFER)
         rows = np.concatenate([np.zeros((3, 0), np.int64), *found], axis=1)
         return self._packed(collective, rows[:, np.lexsort(rows[::-1])], provenance)
 
