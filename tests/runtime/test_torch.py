@@ -67,6 +67,7 @@ def ranks(started, request):
         "rooted",
         "shapes",
         "everything_else",
+        "messages_in_groups",
         "asynchronous",
         "sub_groups",
         "ddp",

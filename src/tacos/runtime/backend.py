@@ -6,8 +6,6 @@ So this module must not import torch, or modules that need it, before they are u
 
 from __future__ import annotations
 
-import functools
-import os
 from typing import TYPE_CHECKING, Any
 
 from tacos._support.variables import read
@@ -38,24 +36,17 @@ def _group(options: Any, backend_options: object = None) -> Any:
 def gloo(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupGloo:
     """Return a process group of gloo that listens at ``TACOS_HOST``; needs torch.
 
-    Connections are made when a message first needs them, and all groups of a process share a listener. So groups
-    that send nothing over gloo use no descriptors.
+    Connections are made when a message first needs them. A device that does so serves one group: gloo numbers the
+    connections of a device from 0 and takes these numbers for ranks, and a group ends its device with itself.
     """
     import torch.distributed as dist
 
-    options: Any = dist.ProcessGroupGloo._Options()
-    options._devices = [_gloo_device(os.getpid(), own_address() if read("TACOS_HOST") else "")]
-    options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options)
-
-
-@functools.cache
-def _gloo_device(_process: int, host: str) -> Any:
-    import torch.distributed as dist
-
     kind = dist.ProcessGroupGloo
-    return (
-        kind.create_device(hostname=host, lazy_init=True)
-        if host
+    options: Any = kind._Options()
+    options._devices = [
+        kind.create_device(hostname=own_address(), lazy_init=True)
+        if read("TACOS_HOST")
         else kind.create_default_device(lazy_init=True)
-    )
+    ]
+    options._timeout = timeout
+    return kind(store, rank, size, options)
