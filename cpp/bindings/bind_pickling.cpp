@@ -33,7 +33,8 @@ constexpr std::array kCollective{"npus", "parts"};
 constexpr std::array kRoutes{"topology", "kinds", "link_begin", "links"};
 constexpr std::array kSchedule{
   "collective", "routes", "lane_route", "lane_op", "lane_reads", "lane_begin", "chunk", "start",
-  "quantum_ps", "orders", "node_image", "link_image", "engine", "bound_ps", "consistent",
+  "quantum_ps", "orders", "node_image", "link_image", "engine", "bound_ps",
+  "in_switch_bound_ps", "consistent",
   "cut_short", "matched_ports", "rejected", "name", "dialect", "protocol", "min_bytes", "max_bytes",
   "threads_per_block", "executed_ps", "target",
 };

@@ -43,10 +43,10 @@ std::shared_ptr<Schedule> make_schedule(
     const Array<std::uint32_t>& chunk, const Array<std::uint32_t>& start, std::int64_t quantum_ps,
     const std::vector<std::int32_t>& orders, const std::optional<Array<std::int32_t>>& node_image,
     const std::optional<Array<std::int32_t>>& link_image, std::string provenance,
-    std::string engine, std::optional<Time> bound_ps, bool consistent, bool cut_short,
-    bool matched_ports, std::vector<std::string> rejected, std::string name, std::string dialect,
-    std::string protocol, std::uint64_t min_bytes, std::uint64_t max_bytes,
-    std::int32_t threads_per_block, std::optional<Time> executed_ps,
+    std::string engine, std::optional<Time> bound_ps, std::optional<Time> in_switch_bound_ps,
+    bool consistent, bool cut_short, bool matched_ports, std::vector<std::string> rejected,
+    std::string name, std::string dialect, std::string protocol, std::uint64_t min_bytes,
+    std::uint64_t max_bytes, std::int32_t threads_per_block, std::optional<Time> executed_ps,
     std::optional<std::string> target, bool given_away) {
   try {
     if (!nb::isinstance<nb::dict>(from_json(provenance))) {
@@ -70,6 +70,7 @@ std::shared_ptr<Schedule> make_schedule(
       schedule
           .with_facts({std::move(engine),
                        bound_ps,
+                       in_switch_bound_ps,
                        consistent,
                        cut_short,
                        matched_ports,
@@ -227,11 +228,11 @@ symmetry instead of all transfers; expand() writes them out.)",
            "lane_begin"_a.noconvert(), "chunk"_a.noconvert(), "start"_a.noconvert(), "quantum_ps"_a,
            "orders"_a = std::vector<std::int32_t>{}, "node_image"_a = nb::none(),
            "link_image"_a = nb::none(), "provenance"_a = "{}", "engine"_a = "",
-           "bound_ps"_a = nb::none(), "consistent"_a = true, "cut_short"_a = false,
-           "matched_ports"_a = false, "rejected"_a = std::vector<std::string>{}, "name"_a = "",
-           "dialect"_a = "", "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0,
-           "threads_per_block"_a = 0, "executed_ps"_a = nb::none(), "target"_a = nb::none(),
-           "given_away"_a = false,
+           "bound_ps"_a = nb::none(), "in_switch_bound_ps"_a = nb::none(), "consistent"_a = true,
+           "cut_short"_a = false, "matched_ports"_a = false,
+           "rejected"_a = std::vector<std::string>{}, "name"_a = "", "dialect"_a = "",
+           "protocol"_a = "", "min_bytes"_a = 0, "max_bytes"_a = 0, "threads_per_block"_a = 0,
+           "executed_ps"_a = nb::none(), "target"_a = nb::none(), "given_away"_a = false,
            R"(Check that the columns are consistent.
 
 Columns must have the same types as the properties of the same names; nothing is converted.
@@ -357,6 +358,11 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
           "Lower bound on the time of any schedule of this problem, in picoseconds; None: not "
           "computed.")
       .def_prop_ro(
+          "in_switch_bound_ps", [](const Schedule& s) { return s.facts().in_switch_bound; },
+          "The bound that sums in switches would have, in picoseconds, if the schedule is for a "
+          "target "
+          "without them; else None.")
+      .def_prop_ro(
           "consistent", [](const Schedule& s) { return s.facts().consistent; },
           "False if NPUs are known to end with different bits of a sum.")
       .def_prop_ro(
@@ -389,11 +395,11 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
       .def(
           "with_facts",
           [](const Schedule& s, std::optional<std::string> engine, std::optional<Time> bound_ps,
-             std::optional<bool> consistent, std::optional<bool> cut_short,
-             std::optional<bool> matched_ports, std::optional<std::vector<std::string>> rejected,
-             std::optional<std::string> name, std::optional<std::string> dialect,
-             std::optional<std::string> protocol, std::optional<std::uint64_t> min_bytes,
-             std::optional<std::uint64_t> max_bytes,
+             std::optional<Time> in_switch_bound_ps, std::optional<bool> consistent,
+             std::optional<bool> cut_short, std::optional<bool> matched_ports,
+             std::optional<std::vector<std::string>> rejected, std::optional<std::string> name,
+             std::optional<std::string> dialect, std::optional<std::string> protocol,
+             std::optional<std::uint64_t> min_bytes, std::optional<std::uint64_t> max_bytes,
              std::optional<std::int32_t> threads_per_block) {
             auto facts = s.facts();
             const auto put = [](auto& field, auto& given) {
@@ -401,6 +407,7 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
             };
             put(facts.engine, engine);
             if (bound_ps) facts.bound = bound_ps;
+            if (in_switch_bound_ps) facts.in_switch_bound = in_switch_bound_ps;
             put(facts.consistent, consistent);
             put(facts.cut_short, cut_short);
             put(facts.matched_ports, matched_ports);
@@ -414,9 +421,10 @@ With given_away=True, `chunk` and `start` are used without copying; do not write
             return std::make_shared<Schedule>(s.with_facts(std::move(facts)));
           },
           nb::kw_only(), "engine"_a = nb::none(), "bound_ps"_a = nb::none(),
-          "consistent"_a = nb::none(), "cut_short"_a = nb::none(), "matched_ports"_a = nb::none(),
-          "rejected"_a = nb::none(), "name"_a = nb::none(), "dialect"_a = nb::none(),
-          "protocol"_a = nb::none(), "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
+          "in_switch_bound_ps"_a = nb::none(), "consistent"_a = nb::none(),
+          "cut_short"_a = nb::none(), "matched_ports"_a = nb::none(), "rejected"_a = nb::none(),
+          "name"_a = nb::none(), "dialect"_a = nb::none(), "protocol"_a = nb::none(),
+          "min_bytes"_a = nb::none(), "max_bytes"_a = nb::none(),
           "threads_per_block"_a = nb::none(),
           "Return the same schedule with other values of these fields; None keeps a field.")
       .def(

@@ -415,7 +415,9 @@ void check(const Schedule& schedule) {
         schedule.topology().is_npu(routes.destinations(route)[0])) {
       continue;
     }
-    invalid("the schedule uses switches that multicast or reduce, which a program cannot express");
+    invalid(
+        "the schedule uses switches that multicast or reduce, which a program cannot express: "
+        "synthesize it for a target, such as --target program");
   }
   const auto& collective = schedule.collective();
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {

@@ -61,8 +61,10 @@ struct Symmetry {
 
 // Typed fields for code; the provenance is for people.
 struct ScheduleFacts {
-  std::string engine;          // empty: unknown
-  std::optional<Time> bound;   // a time that no schedule of the problem beats
+  std::string engine;         // empty: unknown
+  std::optional<Time> bound;  // a time that no schedule of the problem beats
+  // The bound with sums in switches, if the schedule is for a target without them.
+  std::optional<Time> in_switch_bound;
   bool consistent = true;      // false: NPUs may end with different bits of a sum
   bool cut_short = false;      // whether a time limit ended the search for it
   bool matched_ports = false;  // whether each port between boxes has one peer in it

@@ -399,7 +399,7 @@ class Schedule:
     symmetry instead of all transfers; expand() writes them out.
     """
 
-    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, executed_ps: int | None = None, target: str | None = None, given_away: bool = False) -> None:
+    def __init__(self, *, collective: Collective, routes: Routes, lane_route: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_reads: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], start: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], quantum_ps: int, orders: Sequence[int] = [], node_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, link_image: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, provenance: str = '{}', engine: str = '', bound_ps: int | None = None, in_switch_bound_ps: int | None = None, consistent: bool = True, cut_short: bool = False, matched_ports: bool = False, rejected: Sequence[str] = [], name: str = '', dialect: str = '', protocol: str = '', min_bytes: int = 0, max_bytes: int = 0, threads_per_block: int = 0, executed_ps: int | None = None, target: str | None = None, given_away: bool = False) -> None:
         """
         Check that the columns are consistent.
 
@@ -544,6 +544,12 @@ class Schedule:
         """
 
     @property
+    def in_switch_bound_ps(self) -> int | None:
+        """
+        The bound that sums in switches would have, in picoseconds, if the schedule is for a target without them; else None.
+        """
+
+    @property
     def consistent(self) -> bool:
         """False if NPUs are known to end with different bits of a sum."""
 
@@ -589,7 +595,7 @@ class Schedule:
     def threads_per_block(self) -> int:
         """Threads per block that the file names; 0: none."""
 
-    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None, rejected: Sequence[str] | None = None, name: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None) -> Schedule:
+    def with_facts(self, *, engine: str | None = None, bound_ps: int | None = None, in_switch_bound_ps: int | None = None, consistent: bool | None = None, cut_short: bool | None = None, matched_ports: bool | None = None, rejected: Sequence[str] | None = None, name: str | None = None, dialect: str | None = None, protocol: str | None = None, min_bytes: int | None = None, max_bytes: int | None = None, threads_per_block: int | None = None) -> Schedule:
         """
         Return the same schedule with other values of these fields; None keeps a field.
         """

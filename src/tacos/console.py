@@ -45,6 +45,7 @@ _LABELS = {
     "clean_time_s": "time undisturbed",
     "loss": "lost to disturbances",
     "nccl_tests_s": "time by nccl-tests",
+    "in_switch_bound_s": "bound with sums in switches",
     "executed_order_s": "executed in order",
     "executed_first_come_s": "executed first come",
     "executed_shared_s": "executed on shared links",

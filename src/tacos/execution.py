@@ -2,14 +2,14 @@
 
 A schedule fixes the order on every link. The program that carries it out keeps only the order of each thread and the
 dependencies between steps, and a network lets concurrent messages share a link. :func:`execution` lowers a
-schedule, runs the program under three rules for links and reports the times. :func:`targets` lists the executors; each is
-judged by one of the rules.
+schedule, runs the program under three rules for links and reports the times. :func:`tacos.targets.targets` lists the executors;
+each says by which rules it is judged.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,38 +20,26 @@ from tacos.program import lower
 from tacos.simulate import Trace, simulate
 from tacos.simulate.programs import program_transfers
 from tacos.simulate.trace import RECORDED as _RECORDED
+from tacos.targets import RULES, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from tacos.targets import Rule
     from tacos.units import Quantity
 
 __all__ = [
     "MOST_RUN",
-    "RULES",
     "Execution",
-    "check_target",
     "executed",
     "executed_ps",
     "execution",
     "for_target",
     "shares_links",
-    "targets",
 ]
 
-Rule = Literal["order", "first-come", "shared"]
-RULES: tuple[Rule, ...] = ("order", "first-come", "shared")
-"""How links serve messages: in the schedule's order; first come, first served; shared fairly."""
-_WITHOUT_FILES: dict[str, tuple[Rule, ...]] = {
-    "schedule": ("order",),
-    "tcp": ("shared",),
-    "nccl": ("shared",),
-}
-"""Targets that take schedules directly, without a file, and their rules."""
-_OF_FILES: tuple[Rule, ...] = ("shared",)
-"""The rule of targets that read files: messages share the links of the network."""
 MOST_RUN = 100_000
 """Largest number of transfers for which a schedule is executed; more would take seconds."""
 
@@ -82,7 +70,7 @@ class Execution:
         (10, 13)
         """
         times = dict(zip(RULES, (self.order_ps, self.first_come_ps, self.shared_ps), strict=True))
-        return max(times[rule] for rule in (RULES if target is None else _rules(target)))
+        return max(times[rule] for rule in target_of(target).rules)
 
     def rows(self, target: str | None = None) -> dict[str, float]:
         """Return the times in seconds, for tables and JSON: for the target, then under each rule.
@@ -99,36 +87,6 @@ class Execution:
             "executed_first_come_s": self.first_come_ps * 1e-12,
             "executed_shared_s": self.shared_ps * 1e-12,
         }
-
-
-def targets() -> list[str]:
-    """Return the names that ``target=`` takes: everything that can execute a schedule.
-
-    These are the schedule itself, the carriers that move its messages directly, and all formats that have an executor.
-
-    >>> targets()
-    ['schedule', 'tcp', 'nccl', 'msccl', 'mscclpp']
-    """
-    from tacos.formats import FORMATS
-
-    return [*_WITHOUT_FILES, *sorted(name for name, format in FORMATS.items() if format.executor)]
-
-
-def _rules(target: str) -> tuple[Rule, ...]:
-    """Return the rules by which schedules for a target are judged."""
-    check_target(target)
-    return _WITHOUT_FILES.get(target, _OF_FILES)
-
-
-def check_target(target: str | None) -> None:
-    """Raise a ValueError if there is no such target.
-
-    >>> check_target("gloo")
-    Traceback (most recent call last):
-    ValueError: target must be one of schedule, tcp, nccl, msccl, mscclpp; got 'gloo'
-    """
-    if target is not None and target not in _WITHOUT_FILES and target not in targets():
-        raise ValueError(f"target must be one of {', '.join(targets())}; got {target!r}")
 
 
 def execution(
@@ -149,7 +107,7 @@ def execution(
         what: A schedule, or a program together with its topology.
         topology: The network of a program.
         size: Size of a program's collective, if the program does not have one.
-        target: What executes the schedule, one of :func:`targets`. If it is a format, such as ``"msccl"``, the program
+        target: What executes the schedule, one of :func:`tacos.targets.targets`. If it is a format, such as ``"msccl"``, the program
             is the one that :func:`tacos.formats.save` would write.
         to_beat_ps: Times from this value on need not be exact: a schedule that is known to take at least this long
             under some rule is not run any further. Only without a target, when the slowest rule counts.
@@ -183,9 +141,8 @@ def execution(
         return Execution(first_come, first_come, shared, ordered=False, runs=len(RULES[1:]))
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
-    check_target(target)
-    if target is not None and target not in _WITHOUT_FILES:
-        program, size = _exported(what, target), what.collective.size_bytes
+    if chosen := target_of(target).format:
+        program, size = _exported(what, chosen), what.collective.size_bytes
         return execution(program, what.topology, size=size, progress=progress)
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
@@ -194,7 +151,7 @@ def execution(
         return None
     schedule = what.expand()
     in_order = schedule.time_ps  # links that keep the schedule's order keep its times
-    limit = to_beat_ps if target is None else None
+    limit = to_beat_ps if target_of(target).rules == RULES else None
     try:
         program, _, first_come, shared, runs = lower_paced(schedule, limit=limit, progress=progress)
         if shared < 0:  # no link is shared, so no window had to be chosen
@@ -239,7 +196,7 @@ def for_target(schedule: Schedule, target: str | None) -> Schedule:
     >>> for_target(found, "schedule").executed_s == found.time_s
     True
     """
-    check_target(target)
+    target_of(target)
     if schedule.target == target and schedule.executed_ps is not None:
         return schedule
     if target == "schedule":  # links that keep the schedule's order keep its times

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tacos._core import Routes, Schedule, shortest_routes
+from tacos._core import Routes, Schedule, fields, shortest_routes
 from tacos._core import retime as _retime
 from tacos._support.columns import column
 from tacos.collective import chunks_per_part
@@ -32,9 +32,11 @@ __all__ = [
     "REDUCE",
     "Routes",
     "Schedule",
+    "moved",
     "retime",
     "routes",
     "summary",
+    "uses_switches",
 ]
 
 COPY, REDUCE = 0, 1
@@ -157,11 +159,45 @@ def retime(
     )
 
 
+def moved(schedule: Schedule, topology: Topology) -> Schedule:
+    """Return a schedule on a network with the same nodes and links, such as one whose switches can do more.
+
+    >>> import tacos
+    >>> box, plain = tacos.topology.switch(4, multicast=True), tacos.topology.switch(4)
+    >>> found = tacos.synthesize(plain, tacos.collective.all_gather(plain, "4MB"), engine="ring")
+    >>> moved(found, box).topology == box, moved(found, box).time_ps == found.time_ps
+    (True, True)
+    """
+    old = schedule.routes
+    table = Routes(topology, old.kinds, old.link_begin, old.links)
+    kept = fields(schedule) | {"routes": table}
+    return Schedule(**kept).with_provenance(schedule.provenance)
+
+
+def uses_switches(schedule: Schedule) -> bool:
+    """Return whether a schedule multicasts or reduces in switches, which messages between NPUs cannot do.
+
+    >>> import tacos
+    >>> box = tacos.topology.switch(4, multicast=True, reduce=True)
+    >>> found = tacos.synthesize(box, tacos.collective.all_reduce(box, "64MB"))
+    >>> uses_switches(found)
+    True
+    """
+    table, topology = schedule.routes, schedule.topology
+    used = np.unique(schedule.lane_route)
+    begin, end = table.link_begin[used], table.link_begin[used + 1]
+    ends = np.stack(
+        [topology.link_src[table.links[begin]], topology.link_dst[table.links[end - 1]]]
+    )
+    return bool(table.kinds[used].any() or (ends >= topology.npus).any())
+
+
 def summary(schedule: Schedule) -> dict[str, Any]:
     """Summarize a schedule in plain values, for JSON; the names give the units.
 
     ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
-    A schedule of the engine ``nccl`` also has ``nccl_tests_s``, the time that nccl-tests would report for stock NCCL.
+    A schedule of the engine ``nccl`` also has ``nccl_tests_s``, the time that nccl-tests would report for stock NCCL. One for a
+    target without sums in switches has ``in_switch_bound_s``, the bound with them, if they lower it.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -175,6 +211,8 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     # NCCL does not refine its algorithms.
     stock = "estimate_s" in provenance and "refined_from_s" not in provenance
     measured = {"nccl_tests_s": provenance["estimate_s"]} if stock else {}
+    least = schedule.in_switch_bound_ps
+    missed = {} if least is None else {"in_switch_bound_s": least * 1e-12}
     busiest = (
         {"busiest_link": link_name(schedule.topology, int(used.argmax()))} if len(used) else {}
     )
@@ -192,6 +230,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "algbw_Bps": schedule.algbw_Bps,
         "busbw_Bps": schedule.busbw_Bps,
         "efficiency": schedule.efficiency,
+        **missed,
         "utilisation_mean": float(used.mean()) if len(used) else 0.0,
         "utilisation_max": float(used.max(initial=0)),
         **busiest,

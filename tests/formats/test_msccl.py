@@ -239,12 +239,12 @@ def test_wrong_options(options, message, tmp_path):
     ("make", "message"),
     [
         (lambda: co.all_gather(4, "4MB", group=[0, 1, 2], chunks=1),
-         "the program is for a process group, but MSCCL files are for all ranks in order"),
+         "MSCCL files are for all ranks in order, but this"),
         (lambda: co.all_to_all_v(4, np.ones((4, 4), int), chunks=1),
-         "the program is for all_to_all_v, but the dialect msccl supports all_reduce, all_gather"),
-        (lambda: co.gather(4, "4MB", chunks=1), "the program is for gather, but the dialect msccl supports"),
+         "MSCCL files of the dialect msccl hold one of all-reduce, all-gather"),
+        (lambda: co.gather(4, "4MB", chunks=1), "not gather"),
         (lambda: co.together(co.all_gather(4, "4B", chunks=1), co.all_gather(4, "4B", chunks=1)),
-         "the program is for several collectives at once"),
+         "hold one of"),
     ],
 )  # fmt: skip
 def test_what_the_files_cannot_say(make, message, tmp_path):

@@ -200,7 +200,8 @@ def test_wrong_options(tmp_path, options, message):
 
 def test_what_a_plan_cannot_say(tmp_path):
     with pytest.raises(
-        ValueError, match="an execution plan cannot hold broadcast; use one of all_reduce"
+        ValueError,
+        match="execution plans hold one of all-reduce, all-gather, reduce-scatter, all-to-all, not broadcast",
     ):
         tacos.save(schedule("ring:3", "broadcast"), tmp_path / "plan.json")
     topology = tp.ring(4)

@@ -301,11 +301,12 @@ def test_fields_survive_files_and_pickles(scratch):
     schedule = ring_orbit().with_facts(
         engine="mine", bound_ps=7, consistent=False, cut_short=True, matched_ports=True
     )
-    schedule = schedule.with_executed(9, "tcp")
+    schedule = schedule.with_executed(9, "tcp").with_facts(in_switch_bound_ps=5)
     native.write(schedule, scratch)
     for back in (native.read(scratch), pickle.loads(pickle.dumps(schedule)), schedule.expand()):
         fields = back.engine, back.bound_ps, back.consistent, back.cut_short, back.matched_ports
         assert fields == ("mine", 7, False, True, True)
+        assert back.in_switch_bound_ps == 5
         assert (back.executed_ps, back.target, back.executed_s) == (9, "tcp", 9e-12)
 
 

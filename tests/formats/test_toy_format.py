@@ -15,9 +15,9 @@ from tacos import formats
 from tacos._support.files import replacing
 from tacos.cli import main
 from tacos.errors import FormatError
-from tacos.execution import targets
 from tacos.formats.source import about, text_of
 from tacos.search.tune import check_formats
+from tacos.targets import targets
 
 pytestmark = pytest.mark.unsanitized
 

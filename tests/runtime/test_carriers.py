@@ -14,10 +14,10 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.cli import main
-from tacos.execution import targets
 from tacos.runtime import Communicator, TcpRendezvous, connect, measure
 from tacos.runtime.carriers import CARRIERS, DTYPES, CarrierKind, chosen, tcp
 from tacos.runtime.measure.probe import probe
+from tacos.targets import targets
 from tests.support.memory_carrier import KIND
 from tests.support.rank_jobs import run_cases
 from tests.support.ranks import free_port

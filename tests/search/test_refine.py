@@ -226,7 +226,7 @@ def test_a_wrong_schedule_is_refused():
 def test_an_unknown_target_is_refused():
     ring = tacos.topology.ring(4)
     schedule = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4MB", chunks=1))
-    with pytest.raises(ValueError, match="target must be one of schedule, tcp"):
+    with pytest.raises(ValueError, match="target must be one of schedule, program, tcp"):
         tacos.refine(schedule, target="gloo")
 
 

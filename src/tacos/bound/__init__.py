@@ -48,6 +48,8 @@ class Bound:
         why: What limits the time, and why the bound may not be attainable.
         cut: Nodes around which the narrowest cut runs (of several sets, the first); empty if the
             bound does not come from a cut.
+        in_switch_ps: The lower bound that sums in switches would have, in picoseconds, if this is a bound for a target without
+            them (:func:`tacos.targets.bound_for`); else None.
     """
 
     time_ps: int
@@ -56,6 +58,7 @@ class Bound:
     exact: bool
     why: str
     cut: tuple[int, ...]
+    in_switch_ps: int | None = None
 
     @property
     def time_s(self) -> float:

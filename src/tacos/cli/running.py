@@ -15,10 +15,11 @@ from cyclopts import Parameter
 from tacos import formats, units
 from tacos._core import Program, Schedule, Topology
 from tacos._support.variables import read
-from tacos.cli.app import CALL, app, load_algorithm, verb
+from tacos.cli.app import CALL, app, load_algorithm, verb, warn
 from tacos.cli.options import PLAIN, Format, Network, Output, Values, check_folder, endings, offered
 from tacos.console import progress
 from tacos.errors import CommunicationError, TacosError
+from tacos.schedule import uses_switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -224,6 +225,7 @@ def run(
     try:
         with ranks.connect() as comm:
             rank = comm.rank
+            algorithm = _between_ranks(comm, algorithm, out)
             for line in runtime.table(_kept(measurement.rows(comm, algorithm, sizes), found)):
                 if rank == 0 and not out.silent:
                     print(line, flush=True)
@@ -237,6 +239,31 @@ def run(
         print(json.dumps([row.to_json() for row in found], indent=2))
     wrong = sum(f.wrong or 0 for row in found for f in (row.out_of_place, row.in_place) if f)
     return 1 if wrong else 0
+
+
+def _between_ranks(
+    comm: Communicator, algorithm: Schedule | Program, out: Output
+) -> Schedule | Program:
+    """Return an algorithm that messages between ranks can carry out.
+
+    For a schedule that sums in switches, rank 0 finds another one for the same network and collective, and says so.
+    """
+    from tacos.library import packed, unpacked
+    from tacos.runtime.carriers import named
+    from tacos.search.synthesis import synthesize
+
+    if isinstance(algorithm, Program) or not uses_switches(algorithm):
+        return algorithm
+    target, mine = named(comm.carrier).target, b""
+    if comm.rank == 0:
+        other = synthesize(algorithm.topology, algorithm.collective, target=target)
+        mine = packed(other)
+        if not out.silent:
+            warn(
+                "the schedule multicasts or reduces in switches, which messages between ranks cannot: running "
+                f"what tacos synth --target {target} finds, by the engine {other.engine}"
+            )
+    return unpacked(comm.exchange("schedule without sums in switches", mine)[0])
 
 
 def _kept(rows: Iterable[Row], into: list[Row]) -> Iterator[Row]:

@@ -37,22 +37,31 @@ from tacos.cli.options import (
     offered,
 )
 from tacos.console import front_table, print_table, progress, ranges_table, width
-from tacos.execution import execution, targets
+from tacos.execution import execution
+from tacos.targets import bound_for, targets
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What an algorithm must be good for."""
+class Aim:
+    """What will execute an algorithm."""
 
     target: Annotated[
         str | None,
         Values(targets),
         Parameter(
             help=f"What will execute it: {', '.join(targets())}. By default, the slowest of three rules for links counts: "
-            "schedule order, first come, or shared."
+            "schedule order, first come, or shared. All but schedule exclude sums in switches, and so do "
+            "plans and files of programs."
         ),
     ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted(Aim):
+    """What an algorithm must be good for."""
+
     any_order: Annotated[
         bool,
         PLAIN,
@@ -64,6 +73,10 @@ class Wanted:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a search."""
         return {"target": self.target, "consistent": not self.any_order}
+
+    def by_default(self, target: str | None) -> Wanted:
+        """Return the same with another target, if none was given."""
+        return self if self.target is not None else replace(self, target=target)
 
 
 @Parameter(name="*")
@@ -140,6 +153,13 @@ class Results:
         most = self.max_bytes
         return least, None if most is None else units.size_bytes(most, what="--max-bytes")
 
+    @property
+    def target(self) -> str | None:
+        """The target if none is named: a plan and most files hold a program, which cannot express sums in switches."""
+        if self.plan is not None:
+            return "program"
+        return None if self.output is None or formats.holds_switch_sums(self.output) else "program"
+
     def write(self, schedule: Schedule, title: str, out: Output) -> dict[str, Any]:
         """Write the files; return what to say about them."""
         facts: dict[str, Any] = {}
@@ -212,6 +232,7 @@ def synth(
     """
     network = formats.network(topology)
     problem = members.collective(network, collective, size, chunks)
+    wanted = wanted.by_default(results.target)
     begin = time.perf_counter()
     with progress("synthesizing", out.silent) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", tacos.errors.WrongScheduleWarning)  # printed below
@@ -232,10 +253,21 @@ def synth(
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
     if executed := execution(schedule, target=wanted.target):
         facts |= executed.rows(wanted.target)
-    facts |= _others(schedule) | bottleneck(schedule)
+    facts |= _others(schedule) | bottleneck(schedule) | _without_sums(schedule, wanted.target)
     facts |= results.write(schedule, f"{collective} on {topology}", out)
     out.show(facts, "schedule")
     return 0
+
+
+def _without_sums(schedule: Schedule, target: str | None) -> dict[str, str]:
+    """Return what sums in switches would gain, if the target cannot express them."""
+    plain_ps, summed_ps = schedule.bound_ps, schedule.in_switch_bound_ps
+    if plain_ps is None or summed_ps is None:
+        return {}
+    plain, summed = (units.format_time(ps * 1e-12) for ps in (plain_ps, summed_ps))
+    return {
+        "in_switch_sums": f"would lower the bound from {plain} to {summed}; the target {target} cannot express them"
+    }
 
 
 _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
@@ -348,6 +380,8 @@ def tune(
         if (output / library.FILE).exists():
             library.Plans.load(output)  # what would only fail after the work fails before it
     check_formats(others)
+    if output is not None:
+        wanted = wanted.by_default("program")
     network = formats.network(topology)
     members.collective(
         network, collective, 1 << 20
@@ -485,6 +519,7 @@ def bound(
         str, Parameter(help="Number of chunks per part; auto allows arbitrarily small chunks.")
     ] = "auto",
     members: Members = Members(),
+    wanted: Aim = Aim(),
     out: Output = Output(),
 ) -> int:
     """Compute a time that no schedule can beat, and explain what limits it.
@@ -494,8 +529,10 @@ def bound(
     network = formats.network(topology)
     problem = members.collective(network, collective, size, chunks)
     with progress("bounding", out.silent) as report:
-        best = tacos.bound(network, problem, progress=report)
+        best = bound_for(network, problem, wanted.target, progress=report)
     facts: dict[str, Any] = {"time_s": best.time_s}
+    if best.in_switch_ps is not None:
+        facts["in_switch_bound_s"] = best.in_switch_ps * 1e-12
     if best.time_ps:
         facts["algbw_Bps"] = problem.size_bytes / best.time_s
         facts["busbw_Bps"] = facts["algbw_Bps"] * problem.bus_factor

@@ -64,10 +64,13 @@ from tacos._support.files import Location, Stream, replacing
 from tacos._support.plugins import Table
 from tacos.errors import FormatError, SpecError
 from tacos.formats.source import beginning
+from tacos.schedule import uses_switches
 from tacos.topology import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tacos._core import Collective
 
 _Kind = TypeVar("_Kind", Topology, Schedule, Program, Workload)
 BinaryFile: TypeAlias = BinaryIO | io.BufferedIOBase
@@ -79,6 +82,7 @@ __all__ = [
     "UnknownFormatError",
     "WritesItself",
     "exceeded",
+    "holds_switch_sums",
     "load",
     "name_of",
     "network",
@@ -99,6 +103,10 @@ class Executor(NamedTuple):
     """Whether ``max_bytes`` is exclusive."""
     exceeded: Callable[[Program], list[str]] | None = None
     """Returns the limits that a program exceeds, one sentence each."""
+    obstacle: Callable[[Collective], str] | None = None
+    """Returns why a file cannot hold a collective, with what it holds; empty if it can."""
+    switch_sums: bool = False
+    """Whether its programs can multicast and reduce in switches."""
 
 
 class Format(NamedTuple):
@@ -175,7 +183,7 @@ _BUILT_IN: dict[str, Format] = {
         _of("mscclpp.looks_like"),
         _of("mscclpp.write"),
         (".json",),
-        executor=Executor(),
+        executor=Executor(obstacle=_of("mscclpp.obstacle")),
     ),
     "sccl": Format(Schedule, _of("peers.sccl.read"), (".json",), lambda head: 'sccl_type"' in head),
     "te-ccl": Format(
@@ -207,7 +215,9 @@ _BUILT_IN: dict[str, Format] = {
         _in_xml("algo"),
         _of("msccl.write"),
         (".xml",),
-        executor=Executor(below_max_bytes=True, exceeded=_of("msccl.exceeded")),
+        executor=Executor(
+            below_max_bytes=True, exceeded=_of("msccl.exceeded"), obstacle=_of("msccl.obstacle")
+        ),
     ),
     "chakra": Format(
         (Program, Schedule, Workload),
@@ -305,8 +315,35 @@ def save(
         ending = Path(str(where)).suffix or f".{name}"
         raise FormatError(f"{where}: a {ending} file holds {held}, not {_a(type(obj))}")
     _check_options(name, write, 2, options)
+    if isinstance(obj, Schedule):
+        _check_switches(name, where, obj)
     with _system_errors(where):
         write(obj, where, **options)
+
+
+def holds_switch_sums(path: str | os.PathLike[str], *, format: str | None = None) -> bool:
+    """Return whether a file of this name, written from a schedule, can express sums in switches.
+
+    Raises:
+        FormatError: The extension is unknown.
+
+    >>> holds_switch_sums("ar.tacos"), holds_switch_sums("ar.xml")
+    (True, False)
+    """
+    chosen = FORMATS[_given(format) or _by_ending(path, Schedule)]
+    programs = isinstance(chosen.kind, tuple) and Program in chosen.kind
+    return not programs or (chosen.executor is not None and chosen.executor.switch_sums)
+
+
+def _check_switches(name: str, where: Location, schedule: Schedule) -> None:
+    """Refuse a schedule with sums in switches, if files of the format cannot express them."""
+    if holds_switch_sums(str(where), format=name) or not uses_switches(schedule):
+        return
+    target = name if FORMATS[name].executor else "program"
+    raise ValueError(
+        f"{where}: the schedule multicasts or reduces in switches, which {name} files cannot express; "
+        f"find one that does not with tacos synth --target {target}"
+    )
 
 
 def takes(kind: type, path: str | os.PathLike[str], *, format: str | None = None) -> bool:

@@ -126,6 +126,7 @@ class _File(Struct, forbid_unknown_fields=True):
 class _Facts(Struct, forbid_unknown_fields=True):
     engine: str
     bound_ps: _Int64 | None
+    in_switch_bound_ps: _Int64 | None
     consistent: bool
     cut_short: bool
     matched_ports: bool
@@ -330,6 +331,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
             facts=_Facts(
                 engine=schedule.engine,
                 bound_ps=schedule.bound_ps,
+                in_switch_bound_ps=schedule.in_switch_bound_ps,
                 consistent=schedule.consistent,
                 cut_short=schedule.cut_short,
                 matched_ports=schedule.matched_ports,

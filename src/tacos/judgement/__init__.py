@@ -252,7 +252,8 @@ def _algorithms(
         able = engines(topology, collective)
         for name in (name for name in _ENGINES if name in able):
             try:
-                found.append((name, lower(synthesize(topology, collective, engine=name))))
+                schedule = synthesize(topology, collective, engine=name, target="program")
+                found.append((name, lower(schedule)))
             except (TacosError, ValueError):
                 continue  # it cannot be lowered, or does not suit this size: others remain
         if progress is not None:

@@ -18,7 +18,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tacos._core import Collective, Schedule
-from tacos.bound import Bound, bound
 from tacos.collective import chunks_per_part
 from tacos.errors import (
     LimitError,
@@ -27,13 +26,15 @@ from tacos.errors import (
     WrongScheduleWarning,
     check_type,
 )
-from tacos.execution import check_target, execution
+from tacos.execution import execution
 from tacos.nodes import Network, topology_of
 from tacos.program import lift, lower
+from tacos.schedule import uses_switches
 from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
-from tacos.synth import ENGINES
+from tacos.synth import ENGINES, references
+from tacos.targets import bound_for, check_held, target_of, usable
 from tacos.units import format_size
 from tacos.verify import Report, verify
 from tacos.workers import Dispatch, WorkerLostError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from tacos._core import Topology
+    from tacos.bound import Bound
     from tacos.program import Program
 
     Progress: TypeAlias = Callable[[float], object]
@@ -114,7 +116,8 @@ def compare(
             are marked in any case.
         executor: Where the work is done: what :func:`tacos.workers.opened` opens by name, or any executor, such as a
             process pool; the threads of this machine if none is given. It stays open.
-        target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`.
+        target: What will execute the schedules, as for :func:`~tacos.search.synthesis.synthesize`. If it cannot express sums in
+            switches, only the reference uses them: what users run today uses the machine as it is.
         progress: Called from time to time with the share of the work done.
 
     Returns:
@@ -141,11 +144,13 @@ def compare(
     names = None if engines is None else list(dict.fromkeys(engines))
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)
-    check_target(target)
-    bounds = [bound(topology, problem) for problem in problems]
+    for problem in problems:
+        check_held(problem, target)
+    network = usable(topology, target)
+    bounds = [bound_for(topology, problem, target) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
-        for name in applicable(topology, problem) if names is None else names:
+        for name in applicable(network, problem) if names is None else names:
             tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit, target))
             owner.append(i)
         for name, algorithm in others.items():
@@ -164,7 +169,8 @@ def compare(
             problem,
             tuple(sorted(found[i], key=rank)),
             bounds[i].time_s,
-            tuple(obstacles(topology, problem).items()) if names is None else (),
+            tuple(obstacles(network, problem).items()) if names is None else (),
+            None if (best_ps := bounds[i].in_switch_ps) is None else best_ps * 1e-12,
         )
         for i, problem in enumerate(problems)
     )
@@ -247,6 +253,8 @@ class _Task(NamedTuple):
 def _schedule(task: _Task, report: Progress | None) -> Schedule:
     """Return the engine's schedule, or the given algorithm on this network."""
     if task.algorithm is None:
+        # What users run today uses the machine as it is, whatever the target cannot express.
+        as_it_is = task.engine == references()[0] and task.bound.in_switch_ps is not None
         return synthesize(
             task.topology,
             task.collective,
@@ -255,8 +263,8 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
             effort=task.effort,
             time_limit=task.time_limit,
             progress=report,
-            known_bound=task.bound,
-            target=task.target,
+            known_bound=None if as_it_is else task.bound,
+            target=None if as_it_is else task.target,
         )
     size, algorithm = task.collective.size_bytes, task.algorithm
     if isinstance(algorithm, Schedule):
@@ -293,7 +301,10 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         return Candidate(task.engine, None, False, note, took, wrong=wrong)
     took = time.perf_counter() - begin
     consistent = schedule.consistent
-    note = "; ".join([*schedule.rejected, *([] if consistent else [_DIFFERENT_BITS])])
+    remarks = [] if consistent else [_DIFFERENT_BITS]
+    if not target_of(task.target).switch_sums and uses_switches(schedule):
+        remarks.append(f"sums in switches, which the target {task.target} cannot express")
+    note = "; ".join([*schedule.rejected, *remarks])
     figures, wrong = _figures(schedule, task.target), bool(schedule.rejected)
     return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
 
@@ -320,9 +331,13 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
 
 
 def _executed_s(schedule: Schedule, target: str | None) -> float | None:
-    """Return the executed time; None if the schedule has too many transfers, or the target refuses it."""
+    """Return the executed time; None if the schedule has too many transfers, or the target refuses it.
+
+    Where the target cannot express the schedule's sums in switches, the schedule itself is run by the target's rules.
+    """
+    express = target_of(target).switch_sums or not uses_switches(schedule)
     try:
-        found = execution(schedule, target=target)
+        found = execution(schedule, target=target if express else None)
     except LimitError:
         return None
     return None if found is None else found.time_ps(target) * 1e-12

@@ -89,6 +89,7 @@ class Comparison:
         candidates: The fastest first, then those that failed.
         bound_s: A time that no schedule beats.
         left_out: The engines that do not apply, each with what it needs.
+        in_switch_bound_s: The bound that sums in switches would have, if the target cannot express them and they lower it.
     """
 
     topology: Topology
@@ -96,6 +97,7 @@ class Comparison:
     candidates: tuple[Candidate, ...]
     bound_s: float = 0.0
     left_out: tuple[tuple[str, str], ...] = ()
+    in_switch_bound_s: float | None = None
 
     @property
     def solved(self) -> tuple[Candidate, ...]:

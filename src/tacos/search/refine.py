@@ -19,9 +19,10 @@ from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, LimitError, check_type
-from tacos.execution import check_target, execution, shares_links
+from tacos.execution import execution, shares_links
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.phases import only_collects
+from tacos.targets import check_held, usable
 from tacos.verify import verify
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def refine(
     (True, True)
     """
     check_type("schedule", schedule, Schedule)
-    check_target(target)
+    check_held(schedule.collective, target)
     units = _EFFORTS.get(effort) if isinstance(effort, str) else effort
     if units is None or type(units) is bool or not units > 0:
         names = ", ".join(_EFFORTS)
@@ -186,7 +187,7 @@ class _Search:
     def run(self, total: int, executed_ps: int | None) -> Schedule | None:
         """Return the best schedule found, if it is better than the given one, whose executed time may be known."""
         schedule = self.schedule
-        goal = bound(schedule.topology, schedule.collective).time_ps
+        goal = bound(usable(schedule.topology, self.target), schedule.collective).time_ps
         step = max(_SLICE, _SLICE_PER_TRANSFER * schedule.transfers)
         directions = _directions(schedule)
         shortest, failures, slices = schedule, 0, 0

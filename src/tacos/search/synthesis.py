@@ -15,8 +15,9 @@ from tacos._cuda import check_device
 from tacos.bound import Bound, bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, TacosError, VerificationError, check_type, nearest
-from tacos.execution import check_target, for_target
+from tacos.execution import for_target
 from tacos.nodes import Network, topology_of
+from tacos.schedule import moved
 from tacos.search.auto import Auto, on_whole_network
 from tacos.search.budget import Effort
 from tacos.search.chunk_search import ChunkSearch
@@ -26,6 +27,7 @@ from tacos.search.watch import TimeIsUp, Watch
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, check_options, obstacle
 from tacos.synth.matched_ports import matched_ports
+from tacos.targets import check_held, in_switch_bound, usable
 from tacos.verify import verify as verify_schedule
 
 if TYPE_CHECKING:
@@ -118,9 +120,11 @@ def synthesize(
         sketch: A sketch that restricts what the schedule may use, or a file with one.
         verify: Whether to verify the answer. If not, its provenance has ``"unverified"``.
         target: What will execute the schedule: ``"tcp"``, ``"msccl"``, ``"mscclpp"`` or ``"nccl"``, whose messages share
-            links, or ``"schedule"``, which keeps the order on every link. Schedules are compared by their
-            executed time under the target's rule; without a target, by the slowest of the three rules
-            (:func:`tacos.execution.execution`).
+            links; ``"schedule"``, which keeps the order on every link; or ``"program"``, any of these. Schedules are compared by
+            their executed time under the target's rule; without a target and for programs, by the slowest of the three rules
+            (:func:`tacos.execution.execution`). If switches can multicast or reduce and the target cannot express that,
+            the schedule only forwards through them, its bound is that of such schedules, and its field
+            ``in_switch_bound_ps`` is the bound that sums in switches would have, if that is lower.
         consistent: Whether ``"auto"`` returns only schedules in which all NPUs add up each chunk in the same order, so
             that they end with identical bits (``Report.consistent`` of :func:`tacos.verify`). False suffices for integers
             and for simulation. A schedule without this property has ``"consistent": False`` in its provenance.
@@ -138,7 +142,8 @@ def synthesize(
             the sketch.
         TypeError: The engine does not take an option.
         VerificationError: Every schedule that was found is wrong.
-        ValueError: The engine is unknown, or does not apply to this problem; or no ports can be matched.
+        ValueError: The engine is unknown, or does not apply to this problem; no ports can be matched; or the target cannot hold
+            the collective.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(8, bandwidth="50GB/s", latency="500ns")
@@ -149,7 +154,28 @@ def synthesize(
     """
     topology = topology_of(topology)
     check_sizes(topology, collective)
-    check_target(target)
+    check_held(collective, target)
+    network = usable(topology, target)
+    if network is not topology:
+        found = synthesize(
+            network,
+            collective,
+            engine=engine,
+            seed=seed,
+            effort=effort,
+            time_limit=time_limit,
+            progress=progress,
+            known_bound=known_bound,
+            refine=refine,
+            sketch=sketch,
+            verify=verify,
+            target=target,
+            consistent=consistent,
+            ports=ports,
+            device=device,
+            **options,
+        )
+        return _with_all_switches(found, topology, collective, target, known_bound)
     check_type("engine", engine, str)  # before it is searched for commas
     if "," in engine:
         raise ValueError(
@@ -267,6 +293,22 @@ def _answer(
         cut_short=question.watch.cut_short,
         rejected=judge.rejected,
     )
+
+
+def _with_all_switches(
+    found: Schedule,
+    topology: Topology,
+    collective: Collective,
+    target: str | None,
+    known_bound: Bound | None,
+) -> Schedule:
+    """Return a schedule for a target without sums in switches on the whole network, with the bound that these would have."""
+    schedule, bound_ps, least = moved(found, topology), found.bound_ps, None
+    if known_bound is not None:
+        least = known_bound.in_switch_ps
+    elif bound_ps is not None:
+        least = in_switch_bound(topology, collective, target, bound_ps)
+    return schedule if least is None else schedule.with_facts(in_switch_bound_ps=least)
 
 
 def _sketched(

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos import collective as collectives
 from tacos import units
-from tacos.bound import Bound, bound
 from tacos.errors import TacosError
-from tacos.execution import check_target, execution
+from tacos.execution import execution
 from tacos.nodes import Network, topology_of
 from tacos.search.budget import exact_limits
 from tacos.search.refine import refine
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES
+from tacos.targets import bound_for, check_held
 from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tacos._core import Collective, Schedule, Topology
+    from tacos.bound import Bound
     from tacos.nodes import Node
 
 __all__ = ["Range", "Tuning", "check_formats", "tune"]
@@ -174,7 +175,7 @@ def tune(
     True
     """
     topology = topology_of(topology)
-    check_target(target)
+    check_held(collectives.named(kind, topology, 1 << 20, group=group, root=root), target)
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be between 0 and 1; got {tolerance!r}")
     if time_limit is not None and not time_limit > 0:
@@ -299,7 +300,7 @@ class _Search:
 
     def bound(self, size: int) -> Bound:
         if size not in self.bounds:
-            self.bounds[size] = bound(self.topology, self.wanted(size))
+            self.bounds[size] = bound_for(self.topology, self.wanted(size), self.target)
         return self.bounds[size]
 
     def synthesized(self, algorithm: _Algorithm, size: int) -> Schedule:

@@ -6,7 +6,7 @@ clusters  `fat_tree`, `rail`, `dragonfly`, `dragonfly_plus`
 machines  `dgx1`, `dgx2`, `ndv2`, `dgx_a100`, `dgx_h100`, `dgx_b200`, `nvl72`, `dgx_spark`, `mi250`, `mi300x`, `mi355x`, `tpu`,
           `trn2`
 your own  `from_links`, `from_networkx`, and back: `to_networkx`
-changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`
+changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`, `forwarding_only`
 names     `parse` reads ``torus:4x4@50GB/s``, `specs` lists all such names
 numbers   `describe`
 ========  =====================================================================
@@ -17,7 +17,15 @@ from __future__ import annotations
 from tacos._core import Topology
 from tacos.topology.builders import fully_connected, hypercube, mesh, product, ring, switch, torus
 from tacos.topology.clusters import dragonfly, dragonfly_plus, fat_tree, rail
-from tacos.topology.edits import degrade, drop_links, drop_npus, renumber, scale, subset
+from tacos.topology.edits import (
+    degrade,
+    drop_links,
+    drop_npus,
+    forwarding_only,
+    renumber,
+    scale,
+    subset,
+)
 from tacos.topology.graphs import from_networkx, to_networkx
 from tacos.topology.links import Model, from_links
 from tacos.topology.machines import (
@@ -56,6 +64,7 @@ __all__ = [
     "drop_links",
     "drop_npus",
     "fat_tree",
+    "forwarding_only",
     "from_links",
     "from_networkx",
     "fully_connected",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Topology
 
-__all__ = ["degrade", "drop_links", "drop_npus", "renumber", "scale", "subset"]
+__all__ = ["degrade", "drop_links", "drop_npus", "forwarding_only", "renumber", "scale", "subset"]
 
 
 @keywords()
@@ -114,6 +114,32 @@ def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Top
         latency_ps=_scaled(old.latency_ps, latency, least=0),
     )
     return _with_links(topology, links, regular=True)
+
+
+@keywords()
+def forwarding_only(topology: Network) -> Topology:
+    """Return the topology with switches that only forward: none multicasts or reduces.
+
+    Its bound is the bound of algorithms that move data between NPUs without sums in switches. A topology whose switches only
+    forward is returned unchanged.
+
+    >>> from tacos.topology import switch
+    >>> forwarding_only(switch(4, multicast=True, reduce=True)) == switch(4)
+    True
+    """
+    topology = topology_of(topology)
+    if not topology.switch_capabilities.any():
+        return topology
+    return assemble(
+        topology.npus,
+        [columns_of(topology)],
+        capabilities=np.zeros(topology.switches, np.uint8),
+        family=topology.family,
+        dims=topology.dims,
+        symmetric=topology.symmetric,
+        names=topology.names,
+        **model_of(topology),
+    )
 
 
 def reweighted(

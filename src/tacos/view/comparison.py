@@ -96,7 +96,26 @@ def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
         sizes = [format_size(size) for size, _ in cases]
         at = "" if len(cases) == len(comparisons) else f" at {', '.join(sizes)}"
         words.append(f"{engine} {what}{at}: {cases[0][1]}.")
+    words += _without_sums(result)
     return [*words, *_left_out(result)] if brief else words
+
+
+def _without_sums(result: Comparison | Sweep) -> list[str]:
+    """Return a sentence about sums in switches that the target cannot express, where they would lower the bound."""
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    gains = [
+        (one.collective.size_bytes, one.bound_s, one.in_switch_bound_s)
+        for one in comparisons
+        if one.in_switch_bound_s is not None
+    ]
+    if not gains:
+        return []
+    size, plain_s, summed_s = max(gains, key=lambda gain: gain[1] / max(gain[2], 1e-15))
+    at = "" if len(comparisons) == 1 else f" of {format_size(size)}"
+    times = f"from {format_time(plain_s)} to {format_time(summed_s)}"
+    return [
+        f"Sums in switches, which the target cannot express, would lower the bound{at} {times}."
+    ]
 
 
 def _left_out(result: Comparison | Sweep) -> list[str]:

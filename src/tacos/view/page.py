@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Topology
-    from tacos.execution import Rule
     from tacos.simulate import Trace
+    from tacos.targets import Rule
     from tacos.units import Quantity
 
     Rings = Mapping[str, Sequence[Sequence[int]]]

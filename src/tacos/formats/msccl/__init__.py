@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tacos.formats.msccl.dialect import DIALECTS, exceeded
+from tacos.formats.msccl.dialect import DIALECTS, exceeded, obstacle
 from tacos.formats.msccl.reader import read
 from tacos.formats.msccl.writer import write
 
-__all__ = ["DIALECTS", "exceeded", "read", "write"]
+__all__ = ["DIALECTS", "exceeded", "obstacle", "read", "write"]

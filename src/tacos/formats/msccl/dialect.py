@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos._core import stuck
+from tacos.collective import KINDS, kind_of
 from tacos.program import STEP_OPS, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from tacos._core import Collective
 
 __all__ = [
     "DIALECTS",
@@ -24,6 +27,7 @@ __all__ = [
     "first_thread",
     "hangs",
     "limits_exceeded",
+    "obstacle",
 ]
 
 PROTOCOLS = ("Simple", "LL", "LL128")
@@ -84,6 +88,29 @@ IN_FLIGHT = {"Simple": 2, "LL": 8, "LL128": 8}
 
 SENDS = np.array(["send" in op or op.endswith("forward") for op in STEP_OPS])
 RECEIVES = np.array(["recv" in op for op in STEP_OPS])
+
+
+def obstacle(collective: Collective, dialect: str = "msccl") -> str:
+    """Return why a file of a dialect cannot hold a collective; empty if it can.
+
+    >>> from tacos import collective
+    >>> obstacle(collective.gather(4, "1MB"), "azure")
+    ''
+    >>> obstacle(collective.all_gather(4, "1MB", group=[0, 1]))
+    'MSCCL files are for all ranks in order, but this all-gather has its own group'
+    """
+    parts = collective.parts
+    kinds = " and ".join(kind_of(part).label for part in parts)
+    known = DIALECTS[dialect].collectives
+    if len(parts) != 1 or parts[0].kind not in known:
+        held = ", ".join(KINDS[name].label for name in known)
+        return f"MSCCL files of the dialect {dialect} hold one of {held}, not {kinds}"
+    group = parts[0].group
+    # The blocks of an all-reduce do not belong to ranks, so their order does not matter.
+    in_order = parts[0].kind == "all_reduce" or bool((np.diff(group) == 1).all())
+    if len(group) != collective.npus or not in_order:
+        return f"MSCCL files are for all ranks in order, but this {kinds} has its own group"
+    return ""
 
 
 def exceeded(program: Program, dialect: str | None = None) -> list[str]:

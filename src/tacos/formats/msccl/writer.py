@@ -23,6 +23,7 @@ from tacos.formats.msccl.dialect import (
     first_thread,
     hangs,
     limits_exceeded,
+    obstacle,
 )
 from tacos.formats.msccl.shape import finished, packed
 from tacos.formats.xml_events import attribute
@@ -206,15 +207,8 @@ def _fields(
     limits = DIALECTS[dialect]
     parts = program.collective.parts
     kind = parts[0].kind
-    if len(parts) > 1 or kind not in limits.collectives:
-        what = kind if len(parts) == 1 else "several collectives at once"
-        names = ", ".join(limits.collectives)
-        raise ValueError(f"the program is for {what}, but the dialect {dialect} supports {names}")
-    group = parts[0].group
-    if len(group) != program.ranks or (kind != "all_reduce" and (np.diff(group) != 1).any()):
-        raise ValueError(
-            "the program is for a process group, but MSCCL files are for all ranks in order"
-        )
+    if why := obstacle(program.collective, dialect):
+        raise ValueError(why)
     if program.in_place and kind_of(parts[0]).per_pair:
         raise ValueError("the program is an all_to_all in place, which MSCCL files cannot express")
     chosen = name if name is not None else program.name
@@ -244,7 +238,7 @@ def _fields(
         "minBytes": smallest,
         "maxBytes": largest,
     }
-    return fields | ({"root": int(group[parts[0].root])} if parts[0].root >= 0 else {})
+    return fields | ({"root": int(parts[0].group[parts[0].root])} if parts[0].root >= 0 else {})
 
 
 def _bytes(name: str, value: Quantity | None, default: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
@@ -12,6 +12,10 @@ from tacos._core import (
     MSCCLPP_MOST_OPS,
     MSCCLPP_MOST_SEMAPHORES_PER_OP,
 )
+from tacos.collective import KINDS, kind_of
+
+if TYPE_CHECKING:
+    from tacos._core import Collective
 
 MOST_OPS = MSCCLPP_MOST_OPS
 """Largest number of operations of a threadblock; a pipeline counts as one plus those within it."""
@@ -29,6 +33,24 @@ COLLECTIVES = {
     "all_to_all": "alltoall",
 }
 """The collectives whose result a plan defines, with their names in plans."""
+
+
+def obstacle(collective: Collective) -> str:
+    """Return why a plan cannot hold a collective; empty if it can.
+
+    >>> from tacos import collective
+    >>> obstacle(collective.all_reduce(4, "1MB")), obstacle(collective.all_gather(4, "1MB", group=[0, 1]))
+    ('', 'execution plans are for all NPUs in order, but this all-gather has its own group')
+    """
+    parts = collective.parts
+    kinds = " and ".join(kind_of(part).label for part in parts)
+    if len(parts) != 1 or parts[0].kind not in COLLECTIVES:
+        held = ", ".join(KINDS[name].label for name in COLLECTIVES)
+        return f"execution plans hold one of {held}, not {kinds}"
+    if parts[0].group.tolist() != list(range(collective.npus)):
+        return f"execution plans are for all NPUs in order, but this {kinds} has its own group"
+    return ""
+
 
 _Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 _Bytes = Annotated[int, Meta(ge=0)]

@@ -19,6 +19,7 @@ from tacos.formats.mscclpp.execution_plan import (
     COLLECTIVES,
     LARGEST_SIZE,
     MOST_SEMAPHORES_PER_OP,
+    obstacle,
 )
 from tacos.formats.mscclpp.messages import RECEIVES, SENDS, landings, order_of
 from tacos.formats.mscclpp.ops import NOP, Ops, Place, away, local, orders
@@ -118,15 +119,9 @@ def _lowered(obj: Program | Schedule, in_place: bool | None) -> Program:
         raise ValueError(
             f"in_place is {in_place}, but the program was made with {program.in_place}"
         )
-    parts = program.collective.parts
-    kinds = " and ".join(part.kind for part in parts)
-    if len(parts) != 1 or kinds not in COLLECTIVES:
-        raise ValueError(
-            f"an execution plan cannot hold {kinds}; use one of {', '.join(COLLECTIVES)}"
-        )
-    if parts[0].group.tolist() != list(range(program.ranks)):
-        raise ValueError(f"a plan is for all NPUs in order, but this {kinds} has its own group")
-    if kind_of(parts[0]).per_pair and program.in_place:
+    if why := obstacle(program.collective):
+        raise ValueError(why)
+    if kind_of(program.collective.parts[0]).per_pair and program.in_place:
         raise ValueError("a plan cannot express an all_to_all in place")
     return program
 

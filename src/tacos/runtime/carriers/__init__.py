@@ -204,7 +204,7 @@ class CarrierKind:
     reference: Literal["", "gloo", "mpi"] = ""
     """The all-reduce to compare with, which its users already have."""
     target: str = "tcp"
-    """The target for synthesizing its schedules, one of :func:`tacos.execution.targets`."""
+    """The target for synthesizing its schedules, one of :func:`tacos.targets.targets`."""
     launcher: str = ""
     """The command that must start its ranks; empty if any launcher, or none, will do."""
     job: str = ""

@@ -398,7 +398,7 @@ class Algorithms:
                         return found
                 except ValueError:  # it cannot be lowered, and the defaults may have no way either
                     pass
-                return synthesize(network, wanted, engine="greedy", effort="fast")
+                return synthesize(network, wanted, engine="greedy", effort="fast", target=target)
 
             schedule = self._shared(described(wanted, network, f"{name}.tacos"), made)
             return lowered(schedule)
