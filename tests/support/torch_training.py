@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+import torch._dynamo  # imported by the first optimizer and the first profiler; here once, before ranks are forked
 import torch.distributed as dist
 
 from tests.support.conditions import until
