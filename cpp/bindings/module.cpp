@@ -45,7 +45,7 @@ NB_MODULE(_core, m) {
   nb::exception<tacos::InfeasibleError> infeasible(m, "InfeasibleError", error.ptr());
   const nb::tuple both = nb::make_tuple(error, nb::handle(PyExc_RuntimeError));
   nb::exception<tacos::CommunicationError> communication(m, "CommunicationError", both);
-  nb::exception<tacos::WorkIsUp>(m, "WorkIsUp", PyExc_Exception);
+  const nb::exception<tacos::WorkIsUp> work_is_up(m, "WorkIsUp", PyExc_Exception);
   tacos::bindings::bind_meter(m);
   tacos::bindings::bind_topology(m);
   tacos::bindings::bind_collective(m);
