@@ -78,7 +78,9 @@ def rows(specs, found):
     print(f"{beyond} of {len(found)} answers took longer than the goal")
     overall = geometric(one["over_bound"] for one in found.values())
     total = sum(one["processor_s"] for one in found.values())
-    print(f"executed over bound: {overall:.4f} in the geometric mean; {total:.1f} processor seconds")
+    print(
+        f"executed over bound: {overall:.4f} in the geometric mean; {total:.1f} processor seconds"
+    )
 
 
 def geometric(ratios):
@@ -94,7 +96,9 @@ def compared(found, before):
         if name in before
     }
     used = {name: found[name]["processor_s"] / before[name]["processor_s"] for name in ratios}
-    slower = sorted((name for name in ratios if ratios[name] > SAME), key=lambda name: -ratios[name])
+    slower = sorted(
+        (name for name in ratios if ratios[name] > SAME), key=lambda name: -ratios[name]
+    )
     faster = [name for name in ratios if ratios[name] < 1 / SAME]
     total = sum(found[name]["processor_s"] for name in ratios)
     whole = total / sum(before[name]["processor_s"] for name in ratios)
@@ -104,9 +108,13 @@ def compared(found, before):
         f"geometric mean, {sum(ratio > 1.5 for ratio in used.values())} answers above 1.5"
     )
     for name in slower:
-        print(f"slower {ratios[name]:.4f}  {name}: {before[name]['engine']}, now {found[name]['engine']}")
+        print(
+            f"slower {ratios[name]:.4f}  {name}: {before[name]['engine']}, now {found[name]['engine']}"
+        )
     for name in sorted(faster, key=lambda name: ratios[name])[:20]:
-        print(f"faster {ratios[name]:.4f}  {name}: {before[name]['engine']}, now {found[name]['engine']}")
+        print(
+            f"faster {ratios[name]:.4f}  {name}: {before[name]['engine']}, now {found[name]['engine']}"
+        )
     for name in sorted(used, key=lambda name: -used[name])[:20]:
         seconds = f"{before[name]['processor_s']:.2f} s, now {found[name]['processor_s']:.2f} s"
         print(f"longer {used[name]:.2f}  {name}: {seconds}")
@@ -117,7 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--machine", action="append", default=[], help="only this machine")
     parser.add_argument("--jobs", type=int, default=1, help="answers at the same time")
-    parser.add_argument("--every", type=int, default=1, help="only every so many problems, without the table")
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every so many problems, without the table"
+    )
     parser.add_argument("--save", type=Path, help="write every answer to this JSON file")
     parser.add_argument("--against", type=Path, help="compare with such a file")
     given = parser.parse_args()
