@@ -12,7 +12,8 @@ namespace tacos {
 
 namespace {
 
-constexpr std::size_t kCountAfter = 1 << 14;  // links looked at, after which work is counted (chosen)
+constexpr std::size_t kCountAfter = 1
+                                    << 14;  // links looked at, after which work is counted (chosen)
 
 enum class Role : std::uint8_t { relay, waiting, joined };
 
