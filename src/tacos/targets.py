@@ -167,7 +167,7 @@ def in_switch_bound(
     """Return the bound with sums in switches, in picoseconds, if it is below the bound of a target without them; else None."""
     if usable(topology, target) is topology:
         return None
-    whole = bound(topology, collective, quick=True).time_ps
+    whole = bound(topology, collective).time_ps
     return whole if whole < bound_ps else None
 
 

@@ -124,8 +124,8 @@ def change(header, path, value):
         (["sections", 1, "count"], 3, "section topology.link_src has fewer entries"),
         (["sections", 1, "count"], -1, "Expected `int` >= 0 - at `$.sections[1].count`"),
         (["sections", 2, "count"], 3, "the link columns differ in length"),
-        (["sections", 22, "count"], 2**40, "bytes of 4398046514816: it is cut short"),
-        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555328: it is cut short"),
+        (["sections", 22, "count"], 2**40, "bytes of 4398046514880: it is cut short"),
+        (["sections", 22, "count"], 2**62, "bytes of 18446744073709555392: it is cut short"),
     ],
 )
 def test_a_wrong_header_is_refused_before_anything_large_is_allocated(
