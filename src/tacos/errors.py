@@ -20,7 +20,7 @@
     └── WrongScheduleWarning   an engine failed, or returned a wrong schedule, which was rejected
 
 :class:`WorkIsUp` is not an error, and users never see it: it ends the work of an engine whose allowance
-(:class:`tacos._core.Meter`) is used up.
+(``tacos._core.Meter``) is used up.
 """
 
 from __future__ import annotations
