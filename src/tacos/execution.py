@@ -40,7 +40,7 @@ __all__ = [
     "shares_links",
 ]
 
-MOST_RUN = 100_000
+MOST_RUN = 1_000_000
 """Largest number of transfers for which a schedule is executed; more would take seconds."""
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tacos._core import Collective, CollectivePart, Routes, Schedule, fields
+from tacos._core import Collective, CollectivePart, Meter, Routes, Schedule, fields
 from tacos.collective import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -52,13 +52,19 @@ def all_gather_of(collective: Collective) -> Collective | None:
     return Collective(collective.npus, [half])
 
 
-def both_halves(gather: Schedule, collective: Collective, turned: Turning) -> Schedule:
+def both_halves(
+    gather: Schedule,
+    collective: Collective,
+    turned: Turning,
+    progress: Callable[[float], object] | None = None,
+) -> Schedule:
     """Return the all-reduce that runs an all-gather backwards and then forwards.
 
     Args:
         gather: A schedule of :func:`all_gather_of`, over paths.
         collective: The all-reduce.
         turned: The :func:`turning` of the network.
+        progress: Called from time to time with the share of the work done.
 
     Raises:
         ValueError: Some chunks of the all-reduce have no bytes, some routes are trees, the images of the members are others,
@@ -72,6 +78,8 @@ def both_halves(gather: Schedule, collective: Collective, turned: Turning) -> Sc
     >>> whole.time_ps == 2 * gather.time_ps, tacos.verify(whole).ok
     (True, True)
     """
+    meter = Meter.of(progress)
+    meter.reserve(2 * Meter.TRANSFER * gather.transfers)
     forwards = gather.expand()
     table, (part,) = forwards.routes, forwards.collective.parts
     if table.kinds.any():
@@ -94,8 +102,8 @@ def both_halves(gather: Schedule, collective: Collective, turned: Turning) -> Sc
         "bound_ps": None,
         "executed_ps": None,
     }
-    backwards = Schedule(**(fields(forwards) | changed)).reverse()
-    whole = backwards.then(forwards, resolved)
+    backwards = Schedule(**(fields(forwards) | changed)).reverse(progress=meter)
+    whole = backwards.then(forwards, resolved, progress=meter)
     return whole.with_facts(matched_ports=gather.matched_ports)
 
 

@@ -12,6 +12,8 @@ from tacos.synth import ENGINES
 from tacos.verify import verify as verify_schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tacos._core import Schedule
     from tacos.search.question import Question
     from tacos.verify import Report
@@ -30,11 +32,11 @@ class Answer(NamedTuple):
     schedule: Schedule
     time_ps: int
     known: bool
-    """Whether its executed time is known."""
-    runs: int = 0
-    """Number of times that it was run."""
-    counts: tuple[int, ...] = ()
-    """The chunk counts that the engine was run with, where they were searched."""
+    """Whether this is the executed time, or an estimate for a schedule too large to be run; otherwise the answer has lost."""
+    executed: bool = True
+    """Whether this is the executed time."""
+    inner: Schedule | None = None
+    """The schedule of the variant, of which the answer was made."""
 
 
 def noted(answer: Answer, facts: dict[str, Any]) -> Answer:
@@ -51,7 +53,6 @@ class Judge:
         verifies: Whether answers go through the verifier.
         consistent: Whether all NPUs must add up each chunk in the same order.
         rejected: Faults of schedules and engines so far, one sentence each.
-        to_beat: The executed time of the best answer so far, in picoseconds.
     """
 
     def __init__(
@@ -65,32 +66,43 @@ class Judge:
         self.question, self.target = question, target
         self.verifies, self.consistent = verifies, consistent
         self.rejected: list[str] = []
-        self.to_beat = math.inf
         self._refusal = ""  # why the target takes no schedule
 
-    def judged(self, schedule: Schedule, to_beat: float = math.inf) -> Answer:
+    def judged(
+        self,
+        schedule: Schedule,
+        to_beat_ps: float = math.inf,
+        progress: Callable[[float], object] | None = None,
+    ) -> Answer:
         """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
-        A schedule whose own time is not below the time to beat is not run, since execution only adds to it. If its
-        executed time does not beat it either, the time returned may be any time that does not.
+        A schedule whose own time is not below the time to beat is not run, since execution only adds to it; it has lost, as
+        has one whose executed time turns out not to be below.
         """
-        to_beat = min(to_beat, self.to_beat)
-        if schedule.time_ps >= to_beat or self.target == "schedule":
+        if self.target == "schedule":
             return Answer(schedule, schedule.time_ps, known=True)
-        watch = self.question.watch
+        if schedule.time_ps >= to_beat_ps:
+            return Answer(schedule, schedule.time_ps, known=False)
         try:
             found = execution(
                 schedule,
                 target=self.target,
-                to_beat_ps=None if to_beat == math.inf else int(to_beat),
-                progress=lambda _: watch.report(0.0),
+                to_beat_ps=None if to_beat_ps == math.inf else int(to_beat_ps),
+                progress=progress,
             )
         except LimitError as error:
             self._refusal = self._refusal or str(error)
-            return Answer(schedule, _TOO_LARGE, known=False)
-        lost = int(_UNKNOWN_LOSS * schedule.time_ps)
-        time_ps, runs = (found.time_ps(self.target), found.runs) if found else (lost, 0)
-        return Answer(schedule, time_ps, known=found is not None, runs=runs)
+            return Answer(schedule, _TOO_LARGE, known=True, executed=False)
+        if found is None:
+            guess = self.guessed(schedule)
+            return guess._replace(known=guess.time_ps < to_beat_ps)
+        time_ps = found.time_ps(self.target)
+        return Answer(schedule, time_ps, known=time_ps < to_beat_ps)
+
+    @staticmethod
+    def guessed(schedule: Schedule) -> Answer:
+        """Return the schedule with a pessimistic estimate of its executed time."""
+        return Answer(schedule, int(_UNKNOWN_LOSS * schedule.time_ps), known=True, executed=False)
 
     def first_right(self, candidates: list[Answer]) -> Answer:
         """Return the first candidate that the verifier accepts, and report each one that it rejects.

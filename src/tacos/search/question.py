@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tacos.bound import Bound
 from tacos.bound import bound as bound_of
+from tacos.search.effort import LIMITS, Effort
+from tacos.search.watch import TimeIsUp, Watch
 
 if TYPE_CHECKING:
     from tacos._core import Collective, Topology
-    from tacos.search.budget import Effort
-    from tacos.search.watch import Watch
     from tacos.sketch import Sketch
 
 __all__ = ["Question"]
@@ -34,9 +35,9 @@ class Question:
 
     topology: Topology
     collective: Collective
-    seed: int
-    effort: Effort
-    watch: Watch
+    seed: int = 0
+    effort: Effort = field(default_factory=lambda: Effort.of("normal"))
+    watch: Watch = field(default_factory=lambda: Watch(None, None))
     known_bound: Bound | None = None
     sketch: Sketch | None = None
     device: str = "cpu"
@@ -52,25 +53,25 @@ class Question:
 
     @property
     def bound(self) -> Bound:
-        """The time that no schedule of this problem beats, computed once."""
+        """The time that no schedule of this problem beats, computed once; a quick one if the time limit passes meanwhile."""
         if self.known_bound is None:
-            self.known_bound = bound_of(
-                self.topology, self.collective, progress=lambda _: self.watch.report(0.0)
-            )
+            try:
+                self.known_bound = bound_of(
+                    self.topology, self.collective, progress=lambda _: self.watch.report(0.0)
+                )
+            except TimeIsUp:
+                self.known_bound = bound_of(
+                    self.topology,
+                    self.collective,
+                    quick=True,
+                    progress=lambda _: self.watch.repeat(),
+                )
         return self.known_bound
-
-    def use_quick_bound(self) -> bool:
-        """Use a bound that takes milliseconds, and return True; return False if the bound is known already."""
-        if self.known_bound is not None:
-            return False
-        self.known_bound = bound_of(
-            self.topology,
-            self.collective,
-            quick=True,
-            progress=lambda _: self.watch.report(0.0),
-        )
-        return True
 
     def gap(self, time_ps: float) -> float:
         """Return the gap between a time and the bound, as a share of the time."""
         return 1 - self.bound.time_ps / max(time_ps, 1)
+
+    def met(self, time_ps: float) -> bool:
+        """Return whether a time counts as the bound's."""
+        return time_ps < math.inf and self.gap(time_ps) <= LIMITS.met

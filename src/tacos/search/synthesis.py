@@ -1,7 +1,7 @@
 """Synthesize a schedule: choose the engine and the number of chunks.
 
 :func:`synthesize` is the main entry point. It runs one engine or all of them (``tacos.search.auto``), searches the number of
-chunks if the collective leaves it open (``tacos.search.chunk_search``), and returns one schedule, whose provenance records
+chunks if the collective leaves it open (``tacos.search.task``), and returns one schedule, whose provenance records
 how it was made.
 """
 
@@ -18,11 +18,11 @@ from tacos.errors import InfeasibleError, TacosError, VerificationError, check_t
 from tacos.execution import for_target
 from tacos.nodes import Network, topology_of
 from tacos.schedule import moved
-from tacos.search.auto import Auto, on_whole_network
-from tacos.search.budget import Effort
-from tacos.search.chunk_search import ChunkSearch
+from tacos.search.auto import Auto, named
+from tacos.search.effort import Effort
 from tacos.search.judging import Judge, inconsistent, violation
 from tacos.search.question import Question
+from tacos.search.variants import on_whole_network
 from tacos.search.watch import TimeIsUp, Watch
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, check_options, obstacle
@@ -102,16 +102,15 @@ def synthesize(
         collective: The collective. If its number of chunks is ``"auto"``, 1, 2, 4, … are tried and the best is
             used.
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
-            ``"auto"`` runs synthesizers and cheap engines first. It stops when a schedule is within 0.1 % of the bound,
-            or when the work that the effort allows is done. ``"best_of"`` in the provenance has the times of all that were tried, the
-            fastest first, and ``"not_tried"`` lists the engines that were skipped; ``"halves"`` marks an
+            ``"auto"`` is never slower than an engine that finishes within the same effort, unless it is within 0.5 % of the bound.
+            It stops within 0.1 %, or when the work that the effort allows is done. ``"best_of"`` in the provenance has the
+            executed times of the engines that answered, the fastest first, and ``"ends"`` says how each engine ended; ``"halves"`` marks an
             all-reduce that is an all-gather backwards and then forwards. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
         seed: Random seed of engines that use one; stored in the provenance.
-        effort: How many random starts the greedy engine gets, and how much work ``"auto"`` may spend:
-            ``"normal"`` (1 start, about 2 s on up to 64 NPUs, 8 s on 128), a multiple of it, ``"high"`` (8 starts, 40 times
-            the work), or ``"fast"`` (less than half the work, with fewer chunk counts). Work is counted in operations,
-            not in seconds, so results do not depend on the machine.
+        effort: How much work each engine may do: ``"normal"`` (for ``"auto"``, up to 3 s on up to 64 NPUs), a
+            multiple of it, of which the largest power of two counts and is the number of greedy's random starts, ``"high"`` (32), or
+            ``"fast"`` (half). Work is counted, not timed, so results do not depend on the machine.
         time_limit: Seconds after which the best schedule so far is returned, with ``"cut_short"`` in its
             provenance.
         progress: Called from time to time with the share of the work done.
@@ -269,17 +268,20 @@ def _answer(
     matches: bool = False,
 ) -> Schedule:
     """Run the engine, or all of them, and record in the provenance how the search went."""
-    question, runs = judge.question, ChunkSearch(judge.question, judge)
+    question = judge.question
     try:
         if engine == "auto":
-            schedule = Auto(runs).best(refines=refine, matches=matches)
+            answer = Auto(judge).answer(refines=refine, matches=matches)
         else:
-            schedule = judge.first_right(runs.answers(ENGINES[engine], options)).schedule
+            answer = named(judge, ENGINES[engine], options)
     except TimeIsUp:
         message = (
             f"time_limit is {question.watch.time_limit} s, which is too short to find a schedule"
         )
         raise TacosError(message) from None
+    schedule = answer.schedule
+    if answer.executed:
+        schedule = schedule.with_executed(answer.time_ps, judge.target)
     facts: dict[str, Any] = {"seed": question.seed, "effort": question.effort.given}
     facts |= {"bound_s": question.bound.time_s, "bottleneck": question.bound.why}
     if question.watch.cut_short:

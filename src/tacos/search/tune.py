@@ -18,7 +18,7 @@ from tacos import units
 from tacos.errors import TacosError
 from tacos.execution import execution
 from tacos.nodes import Network, topology_of
-from tacos.search.budget import exact_limits
+from tacos.search.effort import exact_limits
 from tacos.search.refine import refine
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES

@@ -6,9 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
-    from tacos._core import Schedule
 
 __all__ = ["TimeIsUp", "Watch"]
 
@@ -71,22 +70,3 @@ class Watch:
     def left_s(self) -> float | None:
         """Return the seconds that are left, or None without a time limit."""
         return None if self.end is None else self.end - time.monotonic()
-
-    def results(self, runs: Iterable[Callable[[], Schedule]]) -> Iterator[Schedule]:
-        """Yield the runs' results until the time is up.
-
-        Raises:
-            TimeIsUp: The time was up before the first result.
-        """
-        first = True
-        for run in runs:
-            try:
-                self.report(0.0)
-                schedule = run()
-            except TimeIsUp:
-                self.cut_short = True
-                if first:
-                    raise
-                return
-            first = False
-            yield schedule

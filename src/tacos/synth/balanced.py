@@ -17,7 +17,7 @@ from tacos._core import balanced as _balanced
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.schedule import routes
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "balanced"]
 
-_ENOUGH = 0.05
-"""Gap to the bound at which no other engine is tried: sizes change at every step, so a quick answer matters."""
 _MOST_NPUS = 512
 """Most NPUs (chosen): computing a route for each pair of them takes a tenth of a second."""
 _SMALL = 0.01
@@ -217,7 +215,5 @@ ENGINE = Engine(
     name="balanced",
     solve=balanced,
     obstacle=_obstacle,
-    work=estimates.per_transfer(3.0),
     chunk_counts=_chunk_counts,
-    enough=_ENOUGH,
 )

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from tacos.synth.estimates import per_transfer
-
 if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
     from tacos.nodes import Node
@@ -71,10 +69,6 @@ class Exact:
     limits: Callable[[float], dict[str, Any]]
 
 
-_WORK = per_transfer(0.4)
-"""Default estimate of work: microseconds per transfer and hop (measured)."""
-
-
 def _no_obstacle(_topology: Topology, _collective: Collective) -> str:
     return ""
 
@@ -109,23 +103,15 @@ class Engine:
         obstacle: Returns a requirement that is not met, or an empty string. It may take some of the options.
         only_if_named: Why ``"auto"`` and comparisons use the engine only if it is named; empty if they always use it.
         baseline: Whether it is a known algorithm. ``"auto"`` runs synthesizers first.
-        work: Estimated microseconds of one slow core for a collective whose chunks are chosen. The last argument
-            tells whether it has solved the problem with another chunk count before.
         chunk_counts: Yields the chunk counts to search, given the problem, the default counts, and the memory. The next
             count is requested after the engine has run with the previous one.
         limit_s: Returns the time in seconds that schedules of many chunks approach, given the problem and the memory; 0
             if it is unknown.
         patience: The chunk search ends after this many consecutive counts that hardly helped.
-        patience_if_large: `patience` for problems dominated by bandwidth rather than latency; 0 means `patience`.
-        search_transfers: Largest schedule that the chunk search makes, in stored transfers; 0 means the search's own limit.
-        enough: If its answer is above the bound by at most this share, ``"auto"`` returns it and runs no other engine,
-            unless the effort is high. This is for problems that change so often that a quick answer is worth more than
-            a better one.
-        few_bytes: Whether it is made for collectives of few bytes. ``"auto"`` runs it before others if latency dominates.
-        halves: Whether its all-reduces of many chunks are its reduce-scatter followed by its all-gather, so that a search
-            for the halves finds them with less work.
         random_starts: Whether to run it with several seeds, and keep the best schedule; it then has the option ``trials``.
         exact: How ``"auto"`` may use it although it must be named otherwise.
+        lists: Whether its schedules list every transfer, which is the least work that they take; those of other engines may store
+            the transfers of one NPU and a symmetry.
         reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
         nccl_names: NCCL's name of this algorithm, by collective kind.
         blind_options: The options for an unknown network.
@@ -144,17 +130,12 @@ class Engine:
     obstacle: Callable[..., str] = _no_obstacle
     only_if_named: str = ""
     baseline: bool = False
-    work: Callable[[Topology, Collective, bool], float] = _WORK
     chunk_counts: ChunkCounts = _as_given
     limit_s: Callable[[Topology, Collective, dict[str, Any]], float] = _no_limit
     patience: int = 2
-    patience_if_large: int = 0
-    search_transfers: int = 0
-    enough: float = 0.0
-    few_bytes: bool = False
-    halves: bool = False
     random_starts: bool = False
     exact: Exact | None = None
+    lists: bool = True
     reference: int = 0
     nccl_names: Mapping[str, str] = field(default_factory=dict)
     blind_options: Mapping[str, Any] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from tacos._core import Meter
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.schedule import COPY, READ_ACC, READ_INPUT, REDUCE
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, concatenate, cut, to_schedule
 from tacos.units import format_size
@@ -51,8 +51,6 @@ _MOST_BYTES = 1_000_000
 """Largest buffer in bytes; for larger ones, trees that fill all links are better."""
 _TIMED, _KEPT = 12, 3
 """Number of stagings that are timed, and of those that are timed again with other chunk counts."""
-_PLANNING_US = 40.0
-"""Microseconds per pair of members to estimate all stagings, for up to 32 members (measured)."""
 _MOST_ORDERED = 32
 """Most members for which more than one order is considered."""
 _MOST_CUT = 40_000
@@ -417,15 +415,6 @@ def _chunk_counts(
         yield chunks
 
 
-def _work(topology: Topology, collective: Collective, again: bool) -> float:
-    (part,) = collective.parts
-    members = len(part.group)
-    moved = estimates.transfers(topology, collective)
-    if again or members > _MOST_ORDERED:
-        return _KEPT * moved + (0.0 if again else _PLANNING_US / 4 * members**2)
-    return 2 * _TIMED * moved + _PLANNING_US * members**2
-
-
 def _obstacle(_topology: Topology, collective: Collective) -> str:
     if needed := requirements.one_part(collective):
         return needed
@@ -439,6 +428,4 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
     return ""
 
 
-ENGINE = Engine(
-    name="exchange", solve=exchange, obstacle=_obstacle, work=_work, chunk_counts=_chunk_counts
-)
+ENGINE = Engine(name="exchange", solve=exchange, obstacle=_obstacle, chunk_counts=_chunk_counts)

@@ -13,11 +13,10 @@ from tacos._core import greedy as _greedy
 from tacos._core import greedy_stepwise
 from tacos._cuda import check_device
 from tacos._cuda import greedy as on_gpu
-from tacos.collective import kind_of
 from tacos.errors import TacosError
-from tacos.synth import estimates
 from tacos.synth.engine import Engine
 from tacos.synth.phases import in_phases, sums
+from tacos.synth.sizes import check_memory, transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
 
 __all__ = ["ENGINE", "greedy"]
-
-_VISIT_US = 0.015
-"""Microseconds to look at a link in a search (measured)."""
-_VISITS = 400_000_000
-"""Links to look at in all rounds, as in ``cpp/synth/paths.cpp``."""
-_ROUNDS = 6
-"""Most rounds, as in ``cpp/synth/paths.cpp``."""
 
 
 def greedy(
@@ -97,7 +89,7 @@ def greedy(
 
 def _check_memory(topology: Topology, collective: Collective) -> None:
     """Refuse a problem that cannot fit into memory, instead of swapping for minutes."""
-    moved = estimates.transfers(topology, collective)
+    moved = transfers(topology, collective)
     to_all = all(
         part.kind == "all_gather" and len(part.group) == topology.npus for part in collective.parts
     )
@@ -110,34 +102,12 @@ def _check_memory(topology: Topology, collective: Collective) -> None:
     paths = topology.npus**2 if topology.switches and to_all else 0
     bits = topology.npus * float(collective.chunks)
     needed = moved * each + paths * 350.0 + bits / 4
-    estimates.check_memory("greedy", moved, needed)
-
-
-def _work(topology: Topology, collective: Collective, _again: bool) -> float:
-    """Estimate the work: microseconds per transfer (measured), more through switches, most between pairs."""
-    pairs = estimates.between_pairs(collective)
-    rate_us = 5.0 if pairs else 1.5 if topology.switches else 1.0
-    return rate_us * estimates.transfers(topology, collective) + _laying_us(topology, collective)
-
-
-def _laying_us(topology: Topology, collective: Collective) -> float:
-    """Estimate the work of finding trees through switches: for each member of a tree, all links are searched."""
-    if not topology.switches:
-        return 0.0
-    searches = 0.0
-    for part in collective.parts:
-        members, kind = len(part.group), kind_of(part)
-        if kind.spreads and (kind.rooted or members < topology.npus):
-            searches += part.chunks * members * (1 if kind.rooted else members)
-    visits = searches * topology.links
-    return _VISIT_US * visits * min(max(_VISITS / max(visits, 1.0), 1.0), _ROUNDS)
+    check_memory("greedy", moved, needed)
 
 
 ENGINE = Engine(
     name="greedy",
     solve=greedy,
-    work=_work,
-    halves=True,
-    patience_if_large=5,  # finer chunks may help matching
+    patience=4,  # finer chunks may help matching
     random_starts=True,
 )

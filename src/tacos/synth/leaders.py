@@ -52,16 +52,6 @@ _KEPT, _HOPEFUL, _MIXED, _HOPELESS = 2, 1.06, 1.1, 1.2
 beyond the second it is not mixed with the best one, beyond the third the core gives it up."""
 _HOPS, _HOPS_ACROSS = 1_000_000, 2_000_000
 """Hops that the core examines to place late chunks again, per list of leaders (0.1 to 0.25 s), and for sets with receivers."""
-_FAMILIES, _LAID = 6, 6.0
-"""Number of lists of leaders that are tried, and how often the core places a chunk for each."""
-_HOP_US, _KEPT_ACROSS = 0.06, 1.3
-"""Microseconds that a hop counts as work, and the mean number of lists with receivers that are kept. A hop takes 0.1 to 0.25;
-if it counted as more, too few chunk counts would be tried."""
-_SPREAD_US, _SPREAD_LINKS_US = 8.0, 1.0
-"""Microseconds to place a chunk from one member to another in an all-gather: with switches, and without (measured)."""
-_LAY_US, _PAIR_US, _ACROSS_US = 0.12, 3.0, 0.6
-"""Microseconds to place one hop of a chunk, to find the route between two members, and per cube of the members for sets
-with receivers (measured)."""
 
 
 _PASSES = 12
@@ -450,29 +440,6 @@ def _meeting_ps(hop: NDArray[np.float64], stages: tuple[int, ...]) -> float:
     return time
 
 
-def _work(topology: Topology, collective: Collective, again: bool) -> float:
-    (part,) = collective.parts
-    members = len(part.group)
-    many = topology.switches and False in _modes(topology, members)
-    hops = topology.links + (members**2 if many else 0)
-    laying = _LAY_US * hops * members * part.chunks
-    if not kind_of(part).two_phases:
-        placing = _SPREAD_US if topology.switches else _SPREAD_LINKS_US
-        return max(laying, placing * members**2 * part.chunks) + _HOP_US * _HOPS
-    if not _reaches_across(topology):
-        replacing = _KEPT * _HOP_US * _HOPS
-        if again:
-            return _KEPT * _LAID * laying + replacing
-        return _FAMILIES * _LAID * laying + _PAIR_US * members**2 + replacing
-    if again and _too_many(topology, part):
-        return 0.0  # only one chunk count is tried
-    replacing = _HOP_US * _HOPS_ACROSS
-    if again:
-        return _LAID * laying + replacing
-    pairs = _PAIR_US * members**2 + _ACROSS_US * members**3
-    return _FAMILIES * _LAID * laying + pairs + _KEPT_ACROSS * replacing
-
-
 def _too_many(topology: Topology, part: CollectivePart) -> bool:
     """Return whether to try one chunk count only: with many members, sets with receivers take long to place."""
     return _reaches_across(topology) and kind_of(part).two_phases and len(part.group) > _MANY
@@ -526,7 +493,5 @@ ENGINE = Engine(
     name="leaders",
     solve=leaders,
     obstacle=_obstacle,
-    work=_work,
     chunk_counts=_chunk_counts,
-    few_bytes=True,
 )

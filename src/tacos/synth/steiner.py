@@ -14,8 +14,10 @@ import numpy as np
 
 from tacos._core import steiner_schedule
 from tacos.collective import kind_of
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
+from tacos.synth.sizes import check_memory
+from tacos.synth.sizes import hops as hops_across
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,24 +30,14 @@ _MOST_VISITS = 10**8
 """Largest product of trees and links, if each root has one tree: about ten seconds (measured)."""
 _TERMINALS = 16
 """With switches, terminals that are joined in the time that a tree takes without them (measured)."""
-_MOST_TREES = 2048
-"""Number of trees above which chunks share trees, as in ``cpp/synth/steiner/steiner.cpp``."""
-_ROUNDS, _ALL_ROUNDS = 5, 25_000_000
-"""Most rounds of packing, and the number of links times trees in all rounds, as in ``cpp/synth/steiner/trees.cpp``."""
 _TRANSFER_BYTES = 100
 """Bytes per transfer that the core needs at its peak, at least (as the greedy engine without steps)."""
-_PACKING_US = 0.075
-"""Microseconds per tree and link to grow a tree (measured)."""
 _FEWEST_CHUNKS = 8
 """Fewest chunks per part to search: other engines are faster with fewer, since the trees are deep."""
 _SKIPS, _QUICK = 4, 50_000
 """Factor to the second chunk count, and the most transfers per chunk for which it is tried."""
-_MOST_SEARCHED = 2_000_000
-"""Largest number of transfers to search: about five seconds."""
 _APART = 0.75
 """Hops from a member to its tree, as a multiple of the root of the NPUs per member (measured on tori)."""
-_TIMING_US = 1.3
-"""Microseconds per transfer to schedule it (measured)."""
 
 
 def steiner(
@@ -80,7 +72,7 @@ def steiner(
     ENGINE.check(topology, collective)
     resolved = collective if collective.resolved else collective.with_chunks(1)
     moved = _transfers(topology, resolved)
-    estimates.check_memory(ENGINE.name, moved, _TRANSFER_BYTES * moved)
+    check_memory(ENGINE.name, moved, _TRANSFER_BYTES * moved)
     facts = json.dumps({"engine": ENGINE.name})
     schedule = steiner_schedule(topology, resolved, facts, progress)
     if memory is not None:
@@ -143,7 +135,7 @@ def _transfers(topology: Topology, collective: Collective) -> float:
     for part in collective.parts:
         members, kind = float(len(part.group)), kind_of(part)
         apart = _APART * max(topology.npus / members, 1.0) ** 0.5
-        hops = min(max(apart, 1.0), estimates.hops(topology))
+        hops = min(max(apart, 1.0), hops_across(topology))
         trees = part.chunks * (1 if kind.rooted else members)
         moved += trees * members * hops * (2 if kind.two_phases else 1)
     return moved
@@ -164,17 +156,6 @@ def _paired(topology: Topology) -> bool:
         and np.array_equal(ends[there], sources[back])
         and np.array_equal(bandwidths[there], bandwidths[back])
     )
-
-
-def _work(topology: Topology, collective: Collective, _again: bool) -> float:
-    moved = _transfers(topology, collective)
-    chunks = sum(part.chunks * len(part.group) for part in collective.parts)
-    searches = max(_searches(topology, part) for part in collective.parts)
-    visits = topology.links * min(float(chunks), _MOST_TREES) * searches
-    rounds = min(max(_ALL_ROUNDS // max(visits, 1.0), 1.0), _ROUNDS)
-    # A search scales the estimates of reductions up, but trees take as long to pack without them.
-    packed = 1 if any(part.sums for part in collective.parts) else 2
-    return _TIMING_US * moved + packed * _PACKING_US * visits * rounds
 
 
 def _chunk_counts(
@@ -200,8 +181,6 @@ ENGINE = Engine(
     name="steiner",
     solve=steiner,
     obstacle=obstacle,
-    work=_work,
     chunk_counts=_chunk_counts,
     limit_s=_limit_s,
-    search_transfers=_MOST_SEARCHED,
 )

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tacos._core import synthesize_symmetric
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
@@ -112,15 +112,10 @@ def _chunk_counts(
             yield last
 
 
-def _stored(topology: Topology, collective: Collective) -> float:
-    """Return the transfers of one NPU; those of other NPUs are its images."""
-    return estimates.transfers(topology, collective) / topology.npus
-
-
 ENGINE = Engine(
     name="symmetric",
+    lists=False,
     solve=symmetric,
     obstacle=obstacle,
-    work=lambda topology, collective, _again: _stored(topology, collective),
     chunk_counts=_chunk_counts,
 )

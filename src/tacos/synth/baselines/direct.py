@@ -8,7 +8,7 @@ import numpy as np
 
 from tacos.collective import kind_of
 from tacos.schedule import READ_INPUT, REDUCE
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.baselines import block_trees
 from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, listed, named_part
@@ -78,15 +78,10 @@ def _one_shot_obstacle(_topology: Topology, collective: Collective) -> str:
     return ""
 
 
-def _one_shot_stored(topology: Topology, collective: Collective) -> float:
-    return topology.npus / 2 * estimates.transfers(topology, collective)
-
-
-DIRECT = Engine(name="direct", solve=direct, baseline=True, work=estimates.per_transfer(1.0))
+DIRECT = Engine(name="direct", solve=direct, baseline=True)
 ONE_SHOT = Engine(
     name="one-shot",
     solve=one_shot,
     baseline=True,
     obstacle=_one_shot_obstacle,
-    work=estimates.per_transfer(0.4, stored=_one_shot_stored),
 )

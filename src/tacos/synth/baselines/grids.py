@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.baselines import block_trees
 from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, cut, named_part
@@ -187,12 +187,8 @@ def _inside(topology: Topology, kind: str, size: int, stride: int) -> list[Block
     return block_trees.two_way_ring(size) if backwards.any() else block_trees.one_way_ring(size)
 
 
-_work = estimates.per_transfer(0.8, near=True)
-
-TWO_D_RING = Engine(
-    name="2d-ring", solve=two_d_ring, baseline=True, obstacle=_two_d_obstacle, work=_work
-)
+TWO_D_RING = Engine(name="2d-ring", solve=two_d_ring, baseline=True, obstacle=_two_d_obstacle)
 HIERARCHICAL = Engine(
-    name="hierarchical", solve=hierarchical, baseline=True, obstacle=_boxed_obstacle, work=_work
+    name="hierarchical", solve=hierarchical, baseline=True, obstacle=_boxed_obstacle
 )
-SWING = Engine(name="swing", solve=swing, baseline=True, obstacle=_swing_obstacle, work=_work)
+SWING = Engine(name="swing", solve=swing, baseline=True, obstacle=_swing_obstacle)

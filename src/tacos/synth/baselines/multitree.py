@@ -16,7 +16,7 @@ import numpy as np
 from tacos._core import multitree as _multitree
 from tacos.nodes import Node, Nodes
 from tacos.schedule import retime
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
 from tacos.synth.moves import check_memory
 from tacos.synth.phases import in_phases
@@ -161,5 +161,4 @@ MULTITREE = Engine(
     solve=multitree,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(1.6, near=True),
 )

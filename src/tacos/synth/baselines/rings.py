@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tacos.collective import kind_of
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.ring_order import ring_order
 from tacos.synth.engine import Engine
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     Progress = Callable[[float], object] | None
 
 __all__ = ["BIDIRECTIONAL_RING", "RING", "bidirectional_ring", "ring"]
-
-_RATE_US = 0.5
-"""Microseconds per transfer (measured)."""
 
 
 def ring(
@@ -106,14 +102,11 @@ def _around(
     return schedule.with_provenance({**schedule.provenance, "order": ", ".join(sorted(origins))})
 
 
-_stored = partial(estimates.transfers, around=True)
-
 RING = Engine(
     name="ring",
     solve=ring,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(_RATE_US, near=True, stored=_stored),
     reference=2,
     nccl_names=dict.fromkeys(
         ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"), "ring"
@@ -125,6 +118,5 @@ BIDIRECTIONAL_RING = Engine(
     solve=bidirectional_ring,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(_RATE_US, near=True, stored=_stored),
     blind_options={"order": "rank"},
 )

@@ -27,7 +27,7 @@ import numpy as np
 
 from tacos._core import Collective, CollectivePart, Meter, Schedule, translations
 from tacos.schedule import COPY, READ_ACC, REDUCE, routes
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.baselines.grids import grid_obstacle
 from tacos.synth.engine import Engine
 from tacos.synth.moves import check_memory
@@ -380,8 +380,8 @@ def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Sc
 
 THEMIS = Engine(
     name="themis",
+    lists=False,
     solve=themis,
     baseline=True,
     obstacle=_obstacle,
-    work=estimates.per_transfer(0.1, near=True),
 )

@@ -20,7 +20,7 @@ import numpy as np
 from tacos._core import lay_out_trees
 from tacos.collective import kind_of
 from tacos.schedule import routes
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.baselines import block_trees
 from tacos.synth.engine import Engine
 from tacos.synth.moves import Moves, by_parts, named_part
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["C_CUBE", "DOUBLE_BINARY_TREE", "c_cube", "double_binary_tree"]
 
-_MOVING, _LAYOUT_US = estimates.per_transfer(0.4), 20_000.0
-"""Work for the transfers, and microseconds to search for a layout (measured)."""
 LARGEST_SEARCH = 256
 TRIALS = 2**17
 _MOST_WEIGHT = 64
@@ -150,11 +148,6 @@ def _layout(
     return trees
 
 
-def _c_cube_work(topology: Topology, collective: Collective, again: bool) -> float:
-    searched = not again and any(2 < len(part.group) <= LARGEST_SEARCH for part in collective.parts)
-    return _MOVING(topology, collective, again) + (_LAYOUT_US if searched else 0.0)
-
-
 DOUBLE_BINARY_TREE = Engine(
     name="double-binary-tree",
     solve=double_binary_tree,
@@ -167,5 +160,4 @@ C_CUBE = Engine(
     solve=c_cube,
     baseline=True,
     obstacle=_obstacle,
-    work=_c_cube_work,
 )

@@ -27,7 +27,7 @@ from tacos._core import (
     team_exchange,
 )
 from tacos.collective import kind_of
-from tacos.synth import estimates, requirements
+from tacos.synth import requirements
 from tacos.synth.engine import Engine
 from tacos.synth.forest.trees import (
     Packed,
@@ -69,8 +69,6 @@ _MOST_EXCHANGED = 40_000
 """Largest number of transfers of an exchange; it is for small sizes, where a long synthesis is not worthwhile."""
 _SUMS_AND_COPIES = 3
 """Capabilities of a switch that NVLS needs."""
-_GROWING_US, _GROWING_LINKS_US = 200.0, 0.4
-"""Microseconds to grow trees without symmetry: per NPU² with switches, and per NPU³ without (measured)."""
 _MANY_COUNTS = (1024, 2048, 4096)
 """Chunk counts to search beyond the default ones, since each link carries few of a broadcast's chunks."""
 _COARSE, _SKIPS, _LONG = 16, 4, 2.0
@@ -128,9 +126,11 @@ def forest(
     gaps = _FAR * fluid_s < min(one.time_s for one in found) < _LATENT * fluid_s
     untried = "spread slack" not in known and transfers >= _MANY and _has_chains(topology)
     if gaps and untried and not slack:
-        found.append(_in_phases(topology, resolved, known, True, progress))
-        if found[-1].time_ps > found[-2].time_ps:
-            known |= {"spread slack": None, "collect slack": None}
+        tried = dict(known)  # trees whose use was not seen, since work ended, are not known
+        found.append(_in_phases(topology, resolved, tried, True, progress))
+        better = found[-1].time_ps <= found[-2].time_ps
+        for use in ("spread slack", "collect slack"):
+            known[use] = tried.get(use) if better else None
     if part.kind == "all_reduce":
         found += _both_ways(topology, resolved, known, fluid_s, progress)
         found += _team_exchanges(topology, resolved, min(one.time_s for one in found), progress)
@@ -139,8 +139,12 @@ def forest(
 
 def _facts(known: Packed, way: str) -> dict[str, Any]:
     """Return the provenance of trees."""
-    found, best = used(known, way), used(known, "") or used(known, way)
-    rates = [one.rate_Bps / whole.cut_Bps for one, whole in zip(found, best, strict=True)]
+    found = used(known, way)
+    rates = [
+        one.rate_Bps / (known.get(what) or one).cut_Bps
+        for what in ("spread", "collect")
+        if (one := known.get(what + way)) is not None
+    ]
     return {
         "engine": ENGINE.name,
         "rate": min(1.0, 1.0, *rates),
@@ -328,15 +332,6 @@ def _holders(part: CollectivePart) -> tuple[NDArray[np.int32], NDArray[np.int32]
     return np.where(part.bytes, part.inputs[part.input_begin[:-1]], members[0]), members
 
 
-def _work(topology: Topology, collective: Collective, again: bool) -> float:
-    moved = estimates.transfers(topology, collective)
-    if all_alike(topology):
-        return 0.1 * moved
-    npus = topology.npus
-    growing_us = _GROWING_US * npus**2 if topology.switches else _GROWING_LINKS_US * npus**3
-    return 2 * moved + (0.0 if again else growing_us)
-
-
 def _chunk_counts(
     topology: Topology,
     collective: Collective,
@@ -371,11 +366,10 @@ def _limit_s(_topology: Topology, collective: Collective, memory: Packed) -> flo
 
 ENGINE = Engine(
     name="forest",
+    lists=False,
     solve=forest,
     obstacle=obstacle,
-    work=_work,
     chunk_counts=_chunk_counts,
     limit_s=_limit_s,
-    halves=True,
     patience=4,  # some chunk counts do not match the weights of trees
 )

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.collective import kind_of
-from tacos.synth import estimates
 from tacos.synth.baselines import block_trees
-from tacos.synth.baselines.direct import DIRECT
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
@@ -41,8 +39,6 @@ __all__ = ["NCCL", "nccl", "suited_counts"]
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Largest number of chunks of a block if their number is open (chosen)."""
-_CHANNELS_US = 50_000.0
-"""Microseconds to find NCCL's channels (measured on tori and boxes of up to 72 NPUs)."""
 
 
 def nccl(
@@ -191,12 +187,6 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
     return ""
 
 
-def _work(topology: Topology, collective: Collective, again: bool) -> float:
-    if estimates.between_pairs(collective):  # direct sends
-        return DIRECT.work(topology, collective, again)
-    return 0.15 * estimates.transfers(topology, collective) + (0.0 if again else _CHANNELS_US)
-
-
 def _chunk_counts(
     topology: Topology,
     collective: Collective,
@@ -212,7 +202,6 @@ NCCL = Engine(
     solve=nccl,
     baseline=True,
     obstacle=_obstacle,
-    work=_work,
     chunk_counts=_chunk_counts,
     reference=1,
 )

@@ -1,0 +1,127 @@
+"""Changed questions whose answers are answers to the question asked: halves of an all-reduce, and matched ports.
+
+Engines do not know variants. A variant has a network and a collective of its own, and lifts the schedules that engines find
+there back to the question. Variants combine: an all-reduce may be searched in halves on matched ports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacos._core import Meter
+from tacos.errors import TacosError
+from tacos.search.effort import work
+from tacos.search.halves import all_gather_of, both_halves, turning
+from tacos.synth.matched_ports import matched_ports
+from tacos.synth.sizes import least_transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tacos._core import Collective, Schedule, Topology
+    from tacos.search.question import Question
+    from tacos.synth.matched_ports import MatchedPorts
+
+__all__ = ["Variant", "as_asked", "on_whole_network", "variants"]
+
+_LATENT = 0.1
+"""Ports are not matched if the bound's bandwidth part is less than this share of its latency part (chosen)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A changed question.
+
+    Attributes:
+        name: Its name; empty for the question as it was asked.
+        of: The name of the variant that was changed.
+        topology, collective: What engines are given; the number of chunks may be open.
+        lift: Returns an answer to the question, given a schedule of the variant and a counter of the work that this takes.
+        times: How often the engine's time passes in the answer.
+    """
+
+    name: str
+    of: str
+    topology: Topology
+    collective: Collective
+    lift: Callable[[Schedule, Meter], Schedule]
+    times: int = 1
+
+
+def as_asked(topology: Topology, collective: Collective) -> Variant:
+    """Return the question itself as a variant."""
+    return Variant("", "", topology, collective, lambda found, _: found)
+
+
+def variants(question: Question, *, matches: bool) -> list[Variant]:
+    """Return the variants of a question whose schedules can be listed with the work that the effort allows.
+
+    >>> import tacos
+    >>> from tacos.search.question import Question
+    >>> boxes = tacos.topology.mi300x(2)
+    >>> question = Question(boxes, tacos.collective.all_reduce(boxes, "64MB"))
+    >>> [one.name for one in variants(question, matches=True)]
+    ['halves', 'matched ports', 'halves on matched ports']
+    """
+    topology, collective = question.topology, question.collective
+    listed = collective if collective.resolved else collective.with_chunks(1)
+    least = Meter.TRANSFER * least_transfers(topology, listed)
+    if question.sketch is not None or least > work(topology, question.effort.doublings):
+        return []
+    gather = _gather(question)
+    found = _in_halves(topology, collective, gather)
+    bound = question.bound
+    latent = bound.bandwidth_s < _LATENT * bound.latency_s
+    matching = matched_ports(topology) if matches and not latent else None
+    if matching is not None:
+        boxes = topology.dims[-1][1] if topology.dims else 0
+        plain = as_asked(matching.topology, collective)
+        halves = _in_halves(matching.topology, collective, gather, boxes)
+        found += [_matched(matching, inner) for inner in (plain, *halves)]
+    return found
+
+
+def _gather(question: Question) -> Collective | None:
+    """Return the all-gather of an all-reduce, if searching for its halves pays off."""
+    # The halves of a symmetric network are symmetric, and joining them would list what symmetry describes.
+    if question.topology.symmetric or question.bound.bandwidth_s <= question.bound.latency_s:
+        return None
+    return all_gather_of(question.collective)
+
+
+def _in_halves(
+    topology: Topology, whole: Collective, gather: Collective | None, boxes: int = 0
+) -> list[Variant]:
+    """Return the variant of an all-reduce that is an all-gather backwards and then forwards, if the network can be turned round."""
+    if gather is None or (turned := turning(topology, boxes)) is None:
+        return []
+
+    def lift(found: Schedule, meter: Meter) -> Schedule:
+        try:
+            both = both_halves(found, whole, turned, meter)
+        except ValueError as error:  # such as trees, which cannot be turned round
+            raise TacosError(str(error)) from None
+        return both.with_provenance(found.provenance | {"halves": True})
+
+    return [Variant("halves", "", topology, gather, lift, times=2)]
+
+
+def _matched(matching: MatchedPorts, inner: Variant) -> Variant:
+    """Return a variant of the network with matched ports as one of the whole network."""
+
+    def lift(found: Schedule, meter: Meter) -> Schedule:
+        both = inner.lift(found, meter)
+        meter.spend(Meter.TRANSFER * both.stored_transfers)
+        return on_whole_network(matching, both)
+
+    name = f"{inner.name} on matched ports" if inner.name else "matched ports"
+    of = "matched ports" if inner.name else ""
+    return Variant(name, of, inner.topology, inner.collective, lift, inner.times)
+
+
+def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
+    """Convert a schedule with matched ports to the whole network."""
+    found = matching.returned(schedule)
+    facts = found.provenance | {"ports": "matched"}
+    return found.with_provenance(facts).with_facts(matched_ports=True)
