@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -87,11 +87,12 @@ def test_shared_uplinks_by_hand():
 
 
 @given(
-    seed=st.integers(0, 10**6), hosts=st.integers(2, 6), pattern=st.sampled_from(sorted(PATTERNS))
+    seed=st.integers(0, 10**6),
+    hosts=st.integers(2, 6),
+    pattern=st.sampled_from(sorted(PATTERNS.keys() - {"nccl", "hierarchical"})),
 )
 def test_small_orders_are_the_best_of_all(seed, hosts, pattern):
-    if pattern in ("nccl", "hierarchical") or PATTERNS[pattern].obstacle(hosts):
-        return
+    assume(not PATTERNS[pattern].obstacle(hosts))
     random = np.random.default_rng(seed)
     latency, byte_s = random.uniform(1, 2, (hosts, hosts)), random.uniform(0, 2, (hosts, hosts))
     for matrix in (latency, byte_s):
