@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,6 +173,29 @@ def summed(comm):
 def test_ranks_can_meet_at_a_store():
     store = Store()
     assert together(3, summed, lambda rank: StoreRendezvous(store, rank, 3)) == [[6.0] * 5] * 3
+
+
+def test_meetings_under_torchrun_share_a_store_whatever_their_timeouts(monkeypatch):
+    """With two counters, ranks would read what the others exchanged in an earlier meeting."""
+    opened, shared = [], Store()
+
+    def rendezvous(_url, rank, size, *, timeout):
+        opened.append((rank, timeout.total_seconds()))
+        yield shared, rank, size
+
+    library = SimpleNamespace(rendezvous=rendezvous)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=library))
+    monkeypatch.setitem(sys.modules, "torch.distributed", library)
+    monkeypatch.setattr("tacos.runtime.rendezvous.store._OPENED", {})
+
+    def act(rank, value, timeout):
+        return StoreRendezvous.of_torchrun(rank, 2, timeout=timeout).exchange("x", value)
+
+    for number, timeout in enumerate((PATIENCE_S, 2 * PATIENCE_S, PATIENCE_S)):
+        values = [bytes([number, rank]) for rank in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(act, range(2), values, [timeout] * 2)) == [values] * 2
+    assert sorted(opened) == [(0, PATIENCE_S), (1, PATIENCE_S)]
 
 
 def test_a_store_names_who_did_not_come():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import itertools
 import time
 from typing import TYPE_CHECKING, cast
@@ -149,9 +148,16 @@ class StoreRendezvous:
         return [rank for rank, key in enumerate(keys) if not self._shared.check([key])]
 
 
-@functools.cache
+_OPENED: dict[tuple[int, int], tuple[Store, itertools.count[int]]] = {}
+
+
 def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Store, itertools.count[int]]:
-    """Return the job's store, which a process can open only once, and a counter of its uses."""
+    """Return the job's store, which a process can open only once, and a counter of its uses.
+
+    A store that is open serves all later meetings, whatever their timeouts: keys of two counters would collide.
+    """
+    if (rank, size) in _OPENED:
+        return _OPENED[rank, size]
     try:
         from torch.distributed import rendezvous
     except ImportError:
@@ -160,7 +166,7 @@ def _store_of_job(rank: int, size: int, timeout: float) -> tuple[Store, itertool
             "pip install 'tacos-ccl[torch]'"
         ) from None
     store, _, _ = next(rendezvous("env://", rank, size, timeout=dt.timedelta(seconds=timeout)))
-    return store, itertools.count()
+    return _OPENED.setdefault((rank, size), (store, itertools.count()))
 
 
 def _packed(values: list[bytes]) -> bytes:
