@@ -33,6 +33,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.conditions import PATIENCE_S
+
 _BLOCK = re.compile(
     r"(?:^[ ]*<!-- (?P<note>[^\n]*?) -->\n+)?"
     r"^(?P<indent>[ ]*)```(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$",
@@ -42,7 +44,6 @@ _NOTE = re.compile(r"(not run|file): (.+)|(figures vary)")
 _FIGURE = re.compile(r"[0-9][0-9.,]*(?: (?:ns|us|ms|s)\b)?|─+")
 _SHELL = frozenset("|&;<>$`*?#~()'\"\\")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-_PATIENCE_S = 120
 
 
 class Block(NamedTuple):
@@ -199,7 +200,7 @@ def call(command: str, origin: Path) -> tuple[int, str]:
     shell = shutil.which("bash") or "sh"
     done = subprocess.run(
         [shell, "-c", command], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE_S, check=False,
+        stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
 

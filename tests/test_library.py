@@ -20,6 +20,7 @@ from tacos.errors import FormatError
 from tacos.library import Plans, add, fingerprint
 from tacos.runtime.dispatch.algorithms import agree
 from tacos.runtime.dispatch.placement import place, renumbered
+from tests.support.conditions import PATIENCE_S
 
 pytestmark = pytest.mark.unsanitized
 
@@ -325,7 +326,7 @@ class Meeting:
     """A rendezvous of threads."""
 
     def __init__(self, size):
-        self.barrier, self.values = threading.Barrier(size, timeout=60), {}
+        self.barrier, self.values = threading.Barrier(size, timeout=PATIENCE_S), {}
 
     def of(self, rank):
         def exchange(name, value):

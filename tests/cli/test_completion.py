@@ -20,8 +20,8 @@ from tacos.runtime.carriers import CARRIERS
 from tacos.synth import ENGINES
 from tacos.topology import specs
 from tacos.training import DEVICES, MODELS
+from tests.support.conditions import PATIENCE_S
 
-PATIENCE_S = 60.0
 SHELLS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 SETUP = {
     "bash": "bind '\"\\e*\": insert-completions'; source ./script\n",

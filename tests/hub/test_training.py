@@ -11,6 +11,7 @@ import pytest
 
 from tacos.errors import CommunicationError
 from tacos.hub import Server
+from tests.support.conditions import PATIENCE_S
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip(
@@ -99,7 +100,7 @@ def in_threads(count, work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     if errors:
         raise errors[0]
     return results

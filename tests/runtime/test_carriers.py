@@ -18,6 +18,7 @@ from tacos.runtime import Communicator, TcpRendezvous, connect, measure
 from tacos.runtime.carriers import CARRIERS, DTYPES, CarrierKind, chosen, tcp
 from tacos.runtime.measure.probe import probe
 from tacos.targets import targets
+from tests.support.conditions import PATIENCE_S
 from tests.support.memory_carrier import KIND
 from tests.support.rank_jobs import run_cases
 from tests.support.ranks import free_port
@@ -43,8 +44,8 @@ def together(count, act, carrier=KIND.name):
 
     def rank(number):
         name = carrier(number) if callable(carrier) else carrier
-        meet = TcpRendezvous(number, count, "127.0.0.1", port, timeout=30)
-        with Communicator(meet, timeout=30, carrier=name) as comm:
+        meet = TcpRendezvous(number, count, "127.0.0.1", port, timeout=PATIENCE_S)
+        with Communicator(meet, timeout=PATIENCE_S, carrier=name) as comm:
             return act(comm)
 
     with ThreadPoolExecutor(count) as pool:
@@ -90,7 +91,7 @@ def test_a_new_carrier_serves_the_torch_backend(no_tcp, monkeypatch):
         options = SimpleNamespace(
             group_rank=number,
             group_size=3,
-            timeout=timedelta(seconds=30),
+            timeout=timedelta(seconds=PATIENCE_S),
             global_ranks_in_group=[],
             store=store,
             group_id="",

@@ -367,7 +367,7 @@ def test_the_ranks_know_who_they_are_and_what_is_enforced(ring):
     assert run.stdout == [f"npu{r} {r} 4 True 5000000 True\n" for r in range(4)]
 
 
-ALL_REDUCE = """
+ALL_REDUCE = f"""
 import os
 import numpy as np
 import tacos
@@ -375,7 +375,7 @@ from tacos.runtime import connect
 
 topology = tacos.load(os.environ["TACOS_TOPOLOGY"])
 wanted = tacos.collective.all_reduce(topology, "1MB", chunks=4)
-with connect(timeout=60) as comm:
+with connect(timeout={PATIENCE_S}) as comm:
     data = np.full(25_000, 1 + comm.rank, np.int32)
     comm.prepare(tacos.synthesize(topology, wanted, engine="greedy")).run(data, data)
     assert (data == 10).all()
@@ -626,11 +626,11 @@ def test_switches_that_reduce_are_a_star_or_a_tree():
             Lab(star, **wrong)
 
 
-_SUMS = """
+_SUMS = f"""
 import os, numpy as np
 from tacos.runtime import connect
 from tacos.runtime.aggregation.sums import from_environment
-with connect(timeout=120) as comm:
+with connect(timeout={PATIENCE_S}) as comm:
     sums = from_environment(comm)
     data = np.full(20000, 1.0 + comm.rank, np.float32)
     sums.run_at(data.ctypes.data, data.ctypes.data, data.size, "float32", "sum", lambda: 1 / 0)

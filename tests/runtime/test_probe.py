@@ -18,6 +18,7 @@ from tacos.runtime import TcpRendezvous, connect, launch
 from tacos.runtime.lab import Lab, unavailable
 from tacos.runtime.measure.probe import probe, report
 from tacos.runtime.measure.wiring import Pair, Port, Shared, Spread, Switch, Wiring
+from tests.support.conditions import PATIENCE_S
 from tests.support.ranks import MPI_SETTINGS, mpiexec
 
 pytestmark = pytest.mark.unsanitized
@@ -34,14 +35,14 @@ import json, pathlib
 from tacos import formats
 from tacos.runtime import connect
 from tacos.runtime.measure.probe import probe
-with connect(timeout=60) as comm:
+with connect(timeout={PATIENCE_S}) as comm:
     wiring = probe(comm, seconds=0.2)
     if comm.rank == 0:
         formats.save(wiring.topology(), {str(path)!r})
         pathlib.Path({str(plain)!r}).write_text(json.dumps(wiring.to_json()))
 """
     with launch([sys.executable, "-c", script], 3) as job:
-        assert job.wait(timeout=100) == 0
+        assert job.wait(timeout=PATIENCE_S) == 0
     network = tacos.load(path)
     assert network.npus == 3
     assert [name.rpartition(":")[2] for name in network.names[:3]] == ["0", "1", "2"]
@@ -55,12 +56,12 @@ with connect(timeout=60) as comm:
     ).raise_if_failed()
 
 
-TWICE = """
+TWICE = f"""
 import sys
 from tacos.cli import main
 from tacos.runtime import connect
 for _ in range(2):  # a process may meet the others more than once
-    with connect(timeout=60) as comm:
+    with connect(timeout={PATIENCE_S}) as comm:
         assert comm.exchange("rank", bytes([comm.rank])) == [bytes([0]), bytes([1])]
 sys.exit(main(sys.argv[1:]))
 """
@@ -83,7 +84,7 @@ def test_ranks_of_others_are_measured_too(tmp_path, launcher):
     env = {**os.environ, **MPI_SETTINGS, "TACOS_HOST": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*started, sys.executable, *command, str(script), *asked],
-        env=env, capture_output=True, text=True, timeout=200, check=False,
+        env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     network = tacos.load(out)

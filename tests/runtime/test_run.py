@@ -27,6 +27,7 @@ from tacos.runtime import (
     table,
 )
 from tacos.runtime.rendezvous.environment import _first_host, _slurm_step
+from tests.support.conditions import PATIENCE_S
 from tests.support.ranks import free_port
 
 pytestmark = pytest.mark.unsanitized
@@ -40,10 +41,12 @@ def schedule(spec, kind="all_reduce", **options):
 def together(count, act, rendezvous=None):
     """Run ranks as threads of this process; return what each of them returned."""
     port = free_port()
-    meet = rendezvous or (lambda rank: TcpRendezvous(rank, count, "127.0.0.1", port, timeout=30))
+    meet = rendezvous or (
+        lambda rank: TcpRendezvous(rank, count, "127.0.0.1", port, timeout=PATIENCE_S)
+    )
 
     def rank(number):
-        with Communicator(meet(number), timeout=30) as comm:
+        with Communicator(meet(number), timeout=PATIENCE_S) as comm:
             return act(comm)
 
     with ThreadPoolExecutor(count) as pool:
@@ -209,9 +212,9 @@ def test_ranks_that_exchange_different_things_are_named(where):
 
     def act(rank):
         meet = (
-            StoreRendezvous(store, rank, 2, timeout=60)
+            StoreRendezvous(store, rank, 2, timeout=PATIENCE_S)
             if where == "store"
-            else TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=60)
+            else TcpRendezvous(rank, 2, "127.0.0.1", port, timeout=PATIENCE_S)
         )
         with pytest.raises(CommunicationError, match="rank 1 exchanges 'b', rank 0 'a'"):
             meet.exchange("ab"[rank], b"")

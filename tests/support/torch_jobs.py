@@ -264,7 +264,7 @@ def everything_else() -> None:
     for one in dist.batch_isend_irecv(others):
         one.wait()
     dist.barrier()
-    dist.group.WORLD.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=PATIENCE_S), wait_all_ranks=True)
 
 
 def asynchronous() -> None:
