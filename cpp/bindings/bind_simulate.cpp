@@ -91,13 +91,12 @@ void bind_simulate(nb::module_& m) {
 Rows (slow_link, slow_time_ps, slowdown) make links slower from a time on, in units of 1 / 2**20; 0 is
 down. `shortcut` forces a shortcut (True) or the event loop (False).)");
 
-  m.def("simulate_as_scheduled", &unchanged_run_columns, "schedule"_a, "routes"_a,
-        "progress"_a = nb::none(),
-        nb::sig("def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | "
-                "None = None) -> dict[str, numpy.typing.NDArray[typing.Any]] | None"),
-        "The result of simulate without a record, if a quick check shows that an undisturbed run "
-        "equals the "
-        "schedule; otherwise None.");
+  m.def(
+      "unchanged_run", &unchanged_run_columns, "schedule"_a, "routes"_a, "progress"_a = nb::none(),
+      nb::sig("def unchanged_run(schedule: Schedule, routes: Routes, progress: object | None = "
+              "None) -> dict[str, numpy.typing.NDArray[typing.Any]] | None"),
+      "Return the result of simulate without a record, if a quick check shows that an undisturbed "
+      "run equals the schedule; otherwise None.");
 }
 
 }  // namespace tacos::bindings

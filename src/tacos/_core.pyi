@@ -868,9 +868,9 @@ def simulate(schedule: Schedule, routes: Routes, *, timing: str, congestion: boo
     down. `shortcut` forces a shortcut (True) or the event loop (False).
     """
 
-def simulate_as_scheduled(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:
+def unchanged_run(schedule: Schedule, routes: Routes, progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]] | None:
     """
-    The result of simulate without a record, if a quick check shows that an undisturbed run equals the schedule; otherwise None.
+    Return the result of simulate without a record, if a quick check shows that an undisturbed run equals the schedule; otherwise None.
     """
 
 def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:

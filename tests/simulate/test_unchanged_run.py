@@ -24,7 +24,7 @@ TORUS = tp.torus(4, 4, link_model="blocking")
 
 def seen(schedule):
     """Return what is found without a run, or None."""
-    return _core.simulate_as_scheduled(schedule, _lane_routes(schedule, None))
+    return _core.unchanged_run(schedule, _lane_routes(schedule, None))
 
 
 def assert_as_in_a_run(schedule):

@@ -18,7 +18,7 @@ import numpy as np
 from tacos import units
 from tacos._core import Program, Routes, Schedule, Topology, Workload
 from tacos._core import simulate as _simulate
-from tacos._core import simulate_as_scheduled as _unchanged_run
+from tacos._core import unchanged_run as _unchanged_run
 from tacos.errors import InfeasibleError, TacosError, check_type
 from tacos.nodes import Network, topology_of
 from tacos.simulate import programs
