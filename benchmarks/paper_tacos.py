@@ -97,9 +97,9 @@ def run(topology, sizes):
 def figures(one):
     """Return, by engine, the speed-up over ring and the share of the bound."""
     by_name = {candidate.engine: candidate for candidate in one.solved}
-    ring = by_name["ring"].figures.time_s
+    ring = by_name["ring"].figures.ideal_s
     return {
-        name: (ring / candidate.figures.time_s, one.efficiency(candidate))
+        name: (ring / candidate.figures.ideal_s, one.efficiency(candidate))
         for name, candidate in by_name.items()
     }
 

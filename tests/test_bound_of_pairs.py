@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_linear_program_agrees_with_dimensions(spec):
 
 def test_pairs_beyond_the_linear_program(monkeypatch):
     """The bytes of 8·8 pairs leave a box over NICs of 400 GB/s; cuts and distances find this too."""
-    monkeypatch.setattr(sys.modules["tacos.bound.pairs"], "_LP_COLUMNS", 0)
+    monkeypatch.setattr(import_module("tacos.bound.pairs"), "_LP_COLUMNS", 0)
     network = tp.dgx_h100(2)
     best = tacos.bound(network, co.all_to_all(network, 16 * GB))
     assert best.bandwidth_s == pytest.approx(64 / 400)

@@ -70,8 +70,9 @@ def test_synth_takes_engine_chunks_group_and_root(tmp_path, capsys):
 def test_compare_lists_the_fastest_first(capsys):
     assert main(["compare", "ring:4", "all-gather", "1MB", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    times = [row["time_s"] for row in rows]
+    times = [row["executed_s"] for row in rows]
     assert times == sorted(times)
+    assert rows[0]["engine"] == "auto"
     assert all(row["ok"] for row in rows)
     assert main(["compare", "ring:4", "all-gather", "1MB", "--engines", "ring,direct"]) == 0
     shown = capsys.readouterr().out
@@ -453,7 +454,6 @@ def test_one_npu_has_nothing_to_do_and_every_verb_says_so(tmp_path, capsys):
     assert main(["synth", "ring:1", "all-reduce", "1MB", "-o", file]) == 0
     said = capsys.readouterr().out
     assert re.search(r"algbw +-", said)
-    assert re.search(r"runner up +[a-z-]+, 0.0 % more time", said)
     for verb in ("info", "verify", "sim"):
         assert main([verb, file]) == 0
     assert main(["view", file, "-o", str(tmp_path / "one.html")]) == 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -357,7 +358,7 @@ def script(text):
 @pytest.fixture
 def impatient(monkeypatch):
     """The remaining ranks have 0.1 s instead of seconds to report why they fail."""
-    monkeypatch.setattr(sys.modules["tacos.runtime.launch"], "_GRACE_S", 0.1)
+    monkeypatch.setattr(import_module("tacos.runtime.launch"), "_GRACE_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")

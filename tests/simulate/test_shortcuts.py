@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
+from importlib import import_module
 
 import pytest
 from hypothesis import assume, given, settings
@@ -291,7 +291,7 @@ def test_disturbed_runs_share_the_undisturbed_one(monkeypatch):
         runs.append(options)
         return _core.simulate(*args, **options)
 
-    monkeypatch.setattr(sys.modules["tacos.simulate"], "_simulate", counted)
+    monkeypatch.setattr(import_module("tacos.simulate"), "_simulate", counted)
     again = tacos.simulate(schedule, jitter="1us", seed=2, timing="order", record=False)
     assert len(runs) == 1
     assert again.clean_time_ps == first.clean_time_ps

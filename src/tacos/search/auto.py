@@ -105,6 +105,7 @@ class Auto:
         """
         try:
             self._ask(as_asked(self.question.topology, self.question.collective))
+            self._begin()
             self._rounds(refines=refines, matches=matches)
             self._within_sketch()
         except TimeIsUp:
@@ -132,6 +133,20 @@ class Auto:
 
     def _add(self, engine: Engine, variant: Variant, trial: int = 0) -> None:
         self._tasks.append(Task(self.judge, engine, variant, trial=trial))
+
+    def _begin(self) -> None:
+        """Let the cheapest known algorithm find a schedule of a large problem, which the first rounds might not; time may be short."""
+        topology = self.question.topology
+        least = work(topology, LIMITS.rounds[0])
+        tasks = [task for task in self._tasks if not task.end and task.engine.lists]
+        if len(tasks) < len(self._tasks) or not tasks or min(one.needed for one in tasks) <= least:
+            return
+        known = [task for task in tasks if task.engine.baseline]
+        # The model of NCCL weighs several algorithms, so it comes last.
+        for task in sorted(known, key=lambda one: (one.engine.reference == 1, one.needed)):
+            self._run(task, int(LIMITS.first * task.needed))
+            if task.found or task.unexecuted() is not None:
+                return
 
     def _rounds(self, *, refines: bool, matches: bool) -> None:
         """Run the tasks, with more work in each round, until the bound is met or the effort is done."""
@@ -199,7 +214,8 @@ class Auto:
             key=lambda one: (one.engine.baseline, one.needed),
         )
         for i, task in enumerate(tasks):
-            if self._met():
+            # The first round takes milliseconds, so all engines have a try, and the best of several at the bound is found.
+            if self._met() and doublings > LIMITS.rounds[0]:
                 return
             self.watch.done = min(done + (1 - done) * i / (2 * len(tasks)), 1.0)
             self.watch.next = self.watch.done

@@ -1,7 +1,7 @@
 """Compare engines on one problem or over several sizes.
 
-:func:`compare` runs every engine that applies, under one model of time, checks each answer with the
-verifier and sorts by time. The work is spread over the cores of this machine or over
+:func:`compare` runs every engine that applies, and the search of all together, which ``synthesize`` runs, under one
+model of time. It checks each answer with the verifier and sorts by time. The work is spread over the cores of this machine or over
 any executor; the results and their order do not depend on it.
 """
 
@@ -105,7 +105,8 @@ def compare(
     Args:
         topology: The network.
         collective: The collective, or a list with the collective in several sizes.
-        engines: Names of engines, or one name; by default all that apply.
+        engines: Names of engines, or one name; by default all that apply, and ``"auto"``, whose answer is the one that
+            :func:`~tacos.search.synthesis.synthesize` returns.
         beside: Other algorithms, keyed by their names in the comparison: programs, or schedules of other tools.
             They are transferred to this topology and these sizes; their synthesis time is the time of this transfer.
         seed: Random seed of engines that use one.
@@ -150,13 +151,12 @@ def compare(
     bounds = [bound_for(topology, problem, target) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):
-        for name in applicable(network, problem) if names is None else names:
-            tasks.append(_Task(topology, problem, least, name, seed, effort, time_limit, target))
+        asked = _Task(topology, problem, least, "", seed, effort, time_limit, target, consistent)
+        for name in [_AUTO, *applicable(network, problem)] if names is None else names:
+            tasks.append(asked._replace(engine=name))
             owner.append(i)
         for name, algorithm in others.items():
-            tasks.append(
-                _Task(topology, problem, least, name, seed, effort, None, target, algorithm)
-            )
+            tasks.append(asked._replace(engine=name, time_limit=None, algorithm=algorithm))
             owner.append(i)
     found: list[list[Candidate]] = [[] for _ in problems]
     rank = partial(_rank, consistent=consistent)
@@ -192,7 +192,8 @@ def _check(
             kinds = f"{problems[0].label} and {problem.label}"
             raise ValueError(f"collective has {kinds}; a comparison takes one kind")
     for name in names or ():
-        check_engine(name)
+        if name != _AUTO:
+            check_engine(name, _AUTO)
     for name, algorithm in others.items():
         _check_fits(name, algorithm, problems[0])
     if time_limit is not None and not time_limit > 0:
@@ -200,7 +201,7 @@ def _check(
 
 
 def _check_fits(name: str, algorithm: Program | Schedule, wanted: Collective) -> None:
-    if name in ENGINES:
+    if name == _AUTO or name in ENGINES:
         raise ValueError(f'beside has an algorithm named "{name}", which is the name of an engine')
 
     def outline(collective: Collective) -> str:
@@ -231,6 +232,7 @@ def _best_kept(candidates: list[Candidate], rank: Callable[[Candidate], _Rank]) 
     return [c if c is best else replace(c, schedule=None) for c in candidates]
 
 
+_AUTO = "auto"
 _DIFFERENT_BITS = "ranks may end with different bits"
 
 # The work, and its distribution.
@@ -247,6 +249,7 @@ class _Task(NamedTuple):
     effort: str | int
     time_limit: float | None
     target: str | None
+    consistent: bool
     algorithm: Program | Schedule | None = None  # in the engine's place
 
 
@@ -265,6 +268,7 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
             progress=report,
             known_bound=None if as_it_is else task.bound,
             target=None if as_it_is else task.target,
+            consistent=task.consistent,
         )
     size, algorithm = task.collective.size_bytes, task.algorithm
     if isinstance(algorithm, Schedule):
@@ -306,7 +310,8 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
         remarks.append(f"sums in switches, which the target {task.target} cannot express")
     note = "; ".join([*schedule.rejected, *remarks])
     figures, wrong = _figures(schedule, task.target), bool(schedule.rejected)
-    return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent)
+    found_by = schedule.engine if task.algorithm is None else task.engine
+    return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent, found_by)
 
 
 def _alive(report: Progress | None, _: float) -> None:
@@ -317,16 +322,20 @@ def _alive(report: Progress | None, _: float) -> None:
 
 def _figures(schedule: Schedule, target: str | None) -> Figures:
     used = schedule.link_utilisation()
+    executed_s = _executed_s(schedule, target)
+    counted_s = schedule.time_s if executed_s is None else executed_s
+    algbw_Bps = schedule.collective.size_bytes / counted_s if counted_s else 0.0
+    factor = schedule.busbw_Bps / schedule.algbw_Bps if schedule.algbw_Bps else 0.0
     return Figures(
-        time_s=schedule.time_s,
-        algbw_Bps=schedule.algbw_Bps,
-        busbw_Bps=schedule.busbw_Bps,
+        executed_s=executed_s,
+        ideal_s=schedule.time_s,
+        algbw_Bps=algbw_Bps,
+        busbw_Bps=factor * algbw_Bps,
         chunks=chunks_per_part(schedule.collective),
         total_chunks=schedule.collective.chunks,
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=schedule.cut_short,
-        executed_s=_executed_s(schedule, target),
     )
 
 

@@ -25,19 +25,20 @@ class Figures:
     """A schedule in numbers, as nccl-tests counts them.
 
     Attributes:
-        time_s: When the last transfer arrives.
-        algbw_Bps: Size over time.
+        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
+            has too many transfers to be run.
+        ideal_s: The schedule's own time, on links that keep its order.
+        algbw_Bps: Size over the executed time, or the own time if that is all that is known.
         busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 if that is not defined.
         chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: The number of transfers.
         utilisation: Share of the time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
         total_chunks: The number of all chunks.
-        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
-            has too many transfers to be run.
     """
 
-    time_s: float
+    executed_s: float | None
+    ideal_s: float
     algbw_Bps: float
     busbw_Bps: float
     chunks: int | None
@@ -45,12 +46,11 @@ class Figures:
     utilisation: float
     cut_short: bool
     total_chunks: int = 0
-    executed_s: float | None = None
 
     @property
     def counted_s(self) -> float:
         """The time by which engines are compared: the executed time if it is known."""
-        return self.time_s if self.executed_s is None else self.executed_s
+        return self.ideal_s if self.executed_s is None else self.executed_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Candidate:
         wrong: Whether the verifier rejected a schedule of this engine, which is a bug, or an algorithm that
             was passed in.
         consistent: Whether all NPUs end with identical bits, see :func:`tacos.verify`.
+        found_by: The engine that made the schedule, which differs from `engine` for ``"auto"``; empty if it failed.
     """
 
     engine: str
@@ -77,6 +78,20 @@ class Candidate:
     figures: Figures | None = None
     wrong: bool = False
     consistent: bool = True
+    found_by: str = ""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in tables; that of ``"auto"`` names the engine that made its schedule.
+
+        >>> Candidate("auto", None, True, "", 0.1, found_by="greedy").name
+        'auto (greedy)'
+        """
+        return (
+            self.engine
+            if self.found_by in ("", self.engine)
+            else f"{self.engine} ({self.found_by})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,8 @@ class Comparison:
         """Return the bound divided by the candidate's executed time (its own time if that is unknown); None if either is missing."""
         if candidate.figures is None or not self.bound_s or not candidate.figures.counted_s:
             return None
-        return self.bound_s / candidate.figures.counted_s
+        # In whole picoseconds, so that the share is that of Schedule.efficiency to the last digit.
+        return round(self.bound_s * 1e12) / round(candidate.figures.counted_s * 1e12)
 
     @property
     def reference(self) -> str:
@@ -147,6 +163,7 @@ class Comparison:
                 "ok": candidate.ok,
                 "wrong": candidate.wrong,
                 "consistent": candidate.consistent,
+                "found_by": candidate.found_by,
                 "note": candidate.note,
                 "synthesis_s": candidate.seconds,
                 "bound_s": self.bound_s,
@@ -175,14 +192,14 @@ class Comparison:
         size = format_size(self.collective.size_bytes)
         network = repr(self.topology).removeprefix("<tacos.Topology ").removesuffix(">")
         lines = [f"{self.collective.label} of {size} on {network}"]
-        wide = max((len(candidate.engine) for candidate in self.candidates), default=0)
+        wide = max((len(candidate.name) for candidate in self.candidates), default=0)
         for candidate in self.candidates:
             took = candidate.note or "failed"
             if candidate.figures is not None:
                 took = f"{format_time(candidate.figures.counted_s):<11}"
                 if share := self.efficiency(candidate):
                     took += f"{100 * share:.1f} % of the bound"
-            lines.append(f"  {candidate.engine:<{wide}}   {took}".rstrip())
+            lines.append(f"  {candidate.name:<{wide}}   {took}".rstrip())
         return "\n".join([*lines, self.verdict()])
 
     def _repr_html_(self) -> str:
@@ -201,7 +218,7 @@ class Comparison:
             size = format_size(self.collective.size_bytes)
             return f"No engine solved the {self.collective.label} of {size}."
         best, seconds = self.solved[0], self.solved[0].figures.counted_s
-        words = [f"{best.engine} is the fastest: {format_time(seconds)}"]
+        words = [f"{best.name} is the fastest: {format_time(seconds)}"]
         if efficiency := self.efficiency(best):
             words.append(f"{100 * efficiency:.1f} % of the bound")
         if best.engine != self.reference and (factor := self.speed_up()):
@@ -264,7 +281,7 @@ class Sweep:
             if best is None or best.figures is None:
                 lines.append(f"{words}no engine solved it")
                 continue
-            words += f"{format_time(best.figures.counted_s):<10}{best.engine}"
+            words += f"{format_time(best.figures.counted_s):<10}{best.name}"
             share = one.efficiency(best)
             lines.append(words + (f", {100 * share:.1f} % of the bound" if share else ""))
         return "\n".join([*lines, self.verdict()])

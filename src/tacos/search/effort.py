@@ -30,6 +30,7 @@ class Limits:
         few, many: Between these numbers of NPUs, work grows with their number; that of known algorithms, which are simple and many, with
             its square root.
         rounds: The work of the first rounds as powers of two, where that of normal effort is 1; from there on it doubles.
+        first: The work of the first answer to a large problem, as a multiple of that of listing its transfers.
         refining: The work of refining after a round, as a multiple of a task's.
         refined: Number of answers that are refined after a round, none `hopeful` times as slow as the best.
         promising: A variant is searched with an engine whose schedules without it are at most this many times as long as the best
@@ -46,6 +47,7 @@ class Limits:
     few: int = 64
     many: int = 2048
     rounds: tuple[int, ...] = (-10, -4, -1)
+    first: float = 3.0
     refining: float = 2.0
     refined: int = 4
     hopeful: float = 1.1

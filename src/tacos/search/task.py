@@ -81,7 +81,7 @@ class Task:
 
     @property
     def found(self) -> bool:
-        """Whether the engine has found a schedule."""
+        """Whether the engine has found a schedule that was executed, or that has lost."""
         return bool(self._points)
 
     def go_on(self, allowance: int, to_beat_ps: float = math.inf) -> bool:

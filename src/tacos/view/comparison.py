@@ -25,7 +25,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 
 _NAN = float("nan")
 _COLUMNS = (
-    "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "time_s", "executed_s", "algbw_Bps", "busbw_Bps", "bound_s",
+    "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "found_by", "executed_s", "ideal_s", "algbw_Bps", "busbw_Bps", "bound_s",
     "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
 )  # fmt: skip
 
@@ -46,7 +46,7 @@ def comparison_tables(
     >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"), engines=["ring"])
     >>> [table] = comparison_tables(result)
     >>> [column.header.split()[0] for column in table.columns][:4]
-    ['engine', 'time', 'executed', 'busbw']
+    ['engine', 'time', 'busbw', 'of']
     """
     if not isinstance(result, Sweep):
         return [_engines_table(result, name, brief)]
@@ -182,9 +182,9 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
         record = ENGINES.get(engine)
         role: Any = "plain" if record is not None and record.baseline else "strong"
         mine = [_of(one, engine) for one in comparisons]
-        seconds = [c.figures.time_s if c and c.figures else _NAN for c in mine]
+        seconds = [c.figures.counted_s if c and c.figures else _NAN for c in mine]
         away = _rejected(comparisons, engine)
-        late = [(at, c.figures.time_s if c.figures else _NAN, why) for at, c, why in away]
+        late = [(at, c.figures.counted_s if c.figures else _NAN, why) for at, c, why in away]
         slow = [(at, _speed(c) if c.figures else _NAN, why) for at, c, why in away]
         times.append(Series(engine, [s or _NAN for s in seconds], sizes, role, late))
         speeds.append(Series(engine, [_speed(c) if c else _NAN for c in mine], sizes, role, slow))
@@ -224,7 +224,7 @@ def _bars(result: Comparison, name: str) -> str:
     shares = [result.efficiency(candidate) for candidate in result.solved]
     limit = _bound_speed(result)
     return bars(
-        [candidate.engine for candidate in result.solved],
+        [candidate.name for candidate in result.solved],
         [Series("speed", speeds)],
         Axis(_bandwidth(result), "bandwidth"),
         title=_title(result, name, size=True),
@@ -284,12 +284,9 @@ def _bandwidth(result: Comparison | Sweep) -> str:
 
 
 def _speed(candidate: Candidate) -> float:
-    """Return the bandwidth of the executed schedule."""
+    """Return busbw, or algbw if that is undefined."""
     figures = candidate.figures
-    if figures is None:
-        return _NAN
-    share = figures.time_s / figures.counted_s if figures.counted_s else 1.0
-    return (figures.busbw_Bps or figures.algbw_Bps) * share
+    return _NAN if figures is None else figures.busbw_Bps or figures.algbw_Bps
 
 
 def _bound_speed(one: Comparison) -> float:
@@ -315,9 +312,9 @@ def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
     table = _table(_title(result, name, size=True), ["engine"])
     for title in (
         "time\nus",
-        "executed\nus",
         f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
+        "ideal\nus",
         "chunks",
         "synthesis",
     ):
@@ -332,7 +329,7 @@ def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
             cells = [*_cells(result, candidate), chunks]
         took = format_time(float(f"{candidate.seconds:.2g}"))
         ok = "yes" if candidate.ok else "NO" if figures else "-"
-        table.add_row(candidate.engine + best, *cells, took, ok)
+        table.add_row(candidate.name + best, *cells, took, ok)
     return table
 
 
@@ -341,9 +338,9 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     for title in (
         "size\nB",
         "time\nus",
-        "executed\nus",
         f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
+        "ideal\nus",
         f"{result.reference}'s\ntime",
     ):
         table.add_column(title, justify="right", no_wrap=True)
@@ -355,7 +352,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
             continue
         factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
-        table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].engine)
+        table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].name)
     return table
 
 
@@ -375,15 +372,14 @@ def _busbw_table(result: Sweep, engines: tuple[str, ...]) -> Table:
 
 
 def _cells(one: Comparison, candidate: Candidate) -> Iterator[str]:
-    """Return the schedule's time, the executed time, busbw (algbw if undefined) and the share of the bound."""
+    """Return the executed time, busbw (algbw if undefined) and share of the bound from it, and the schedule's own time."""
     if candidate.figures is None:
         return
-    yield f"{candidate.figures.time_s * 1e6:.2f}"
-    executed = candidate.figures.executed_s
-    yield "-" if executed is None else f"{executed * 1e6:.2f}"
+    yield f"{candidate.figures.counted_s * 1e6:.2f}"
     yield f"{_speed(candidate) / 1e9:.2f}"
     share = one.efficiency(candidate)
     yield f"{100 * share:.1f} %" if share else "-"
+    yield f"{candidate.figures.ideal_s * 1e6:.2f}"
 
 
 def _table(title: str, columns: list[str]) -> Table:

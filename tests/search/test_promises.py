@@ -1,0 +1,111 @@
+"""What a search promises on any network: no engine alone is faster, more effort never hurts, and a deadline changes nothing until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import tacos
+from tacos.errors import TacosError
+from tacos.search import watch
+from tacos.search.effort import LIMITS
+from tacos.synth import ENGINES
+from tests.support.problems import problem
+
+BROKEN = tacos.topology.drop_links(
+    tacos.topology.torus(4, 4, bandwidth="25GB/s", latency="700ns"), (0, 1), (5, 9), both=True
+)
+MIXED = tacos.topology.dgx_a100(2)
+
+
+def answered(one, **options):
+    """Return auto's answer; None if there cannot be one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tacos.errors.WrongScheduleWarning)
+        try:
+            return tacos.synthesize(one.topology, one.collective, seed=1, **options)
+        except TacosError:
+            return None
+
+
+seeds = st.integers(0, 10**6)
+
+
+@given(seed=seeds)
+@settings(max_examples=20)
+def test_no_engine_is_faster_than_auto(seed):
+    """Unless auto is so near to the bound that it did not go on."""
+    one = problem(seed, tiny=seed % 2 == 0)
+    best = answered(one, effort="fast")
+    assume(best is not None)
+    enough_ps = max(best.bound_ps / (1 - LIMITS.near), best.bound_ps)
+    names = tacos.engines(one.topology, one.collective)
+    assert names
+    for name in names:
+        try:
+            alone = tacos.synthesize(
+                one.topology, one.collective, engine=name, seed=1, effort="fast"
+            )
+        except TacosError:
+            continue
+        if alone.consistent:
+            assert best.executed_ps <= max(alone.executed_ps, enough_ps), name
+
+
+@given(seed=seeds)
+@settings(max_examples=15)
+def test_more_effort_is_never_slower_and_a_late_deadline_changes_nothing(seed):
+    one = problem(seed, tiny=True)
+    fast = answered(one, effort="fast")
+    assume(fast is not None)
+    normal, more = answered(one), answered(one, effort=2)
+    assert fast.executed_ps >= normal.executed_ps >= more.executed_ps
+    late = answered(one, time_limit=10_000)
+    assert late == normal
+    assert late.executed_ps == normal.executed_ps
+    assert not late.cut_short
+
+
+class Clock:
+    """A clock that goes on by a second each time that it is looked at."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize("network", [BROKEN, MIXED], ids=["broken", "mixed"])
+def test_a_deadline_returns_the_best_so_far(network, monkeypatch):
+    """Later deadlines never give slower answers, from the first that gives one to one that does not end anything."""
+    goal = tacos.collective.all_reduce(network, "1MB")
+    whole = tacos.synthesize(network, goal)
+    found, started = [], 0
+    for looks in (1, 3, 10, 30, 100, 300, 1000, 10**9):
+        monkeypatch.setattr(watch, "time", Clock())
+        with contextlib.suppress(TacosError):  # too short to find a schedule
+            found.append(tacos.synthesize(network, goal, time_limit=looks))
+        started += bool(found)
+    assert len(found) == started > 3
+    assert found[0].cut_short
+    assert all(tacos.verify(one).ok for one in found)
+    times = [one.executed_ps for one in found]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+    assert found[-1] == whole
+
+
+def test_every_engine_says_how_it_ended():
+    goal = tacos.collective.all_reduce(BROKEN, "64KB")
+    ends = tacos.synthesize(BROKEN, goal).provenance["ends"]
+    assert set(ends) == set(ENGINES)
+    for name, said in ends.items():
+        assert said
+        assert "\n" not in said, name
+    assert ends["symmetric"].startswith("does not apply: it needs ")
