@@ -1,16 +1,18 @@
 """Boxes and NICs of a network, as NCCL sees hosts, found from the links alone.
 
-Links fall into classes of bandwidth, wherever two neighbouring values differ by a factor of 1.5 or more. NPUs that
-are joined by the faster classes, directly or through switches, are a box; slower links lead to other boxes. Where
-several classes could separate boxes, the widest gap does. Slower links that join NPUs directly count as part of a
-box (NVLink bundles and xGMI have several widths) unless they are four times slower. Where bandwidths do not tell
-boxes apart, NPUs joined by direct links are a box; without direct links, NPUs on switches are one box if their ports
-have 100 GB/s or more, and otherwise boxes of one NPU each.
+Links fall into classes of bandwidth, wherever two neighbouring values differ by a factor of 1.5 or more, or at all
+where the faster ones have 100 GB/s and the slower ones lead from NPUs to switches. NPUs that are joined by the faster classes, directly or through switches, are a
+box; slower links lead to other boxes. Where several classes could separate boxes, the widest gap does. Slower links
+that join NPUs directly count as part of a box (NVLink bundles and xGMI have several widths) unless they are four times
+slower. So do slow links to the switch of a box, which are broken. Where bandwidths do not tell boxes apart, NPUs joined
+by direct links are a box; without direct links, NPUs on switches are one box if half of them have ports of 100 GB/s or
+more, and otherwise boxes of one NPU each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +31,7 @@ _GAP = 1.5
 _DIRECT_GAP = 4.0
 """Least factor between two classes where slow links join NPUs directly (chosen)."""
 _BOX_PORT_BPS = 100e9
-"""Least bandwidth of a port that makes a switch an NVSwitch in a network of one class, in bytes/s (chosen)."""
+"""Least bandwidth of a port that makes a switch an NVSwitch, in bytes/s (chosen)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,12 @@ class Layout:
     Attributes:
         boxes: The members of each box in rank order, boxes in the order of their first ranks.
         nics: For each box, the NPUs at each NIC that the box can use at once.
+        uplinks: For each box and NIC, the first node that other boxes may reach too, and the NIC's bytes per second.
     """
 
     boxes: tuple[tuple[int, ...], ...]
     nics: tuple[tuple[tuple[int, ...], ...], ...]
+    uplinks: tuple[tuple[tuple[int, int], ...], ...]
 
     @property
     def ranks(self) -> int:
@@ -69,8 +73,8 @@ def layout(topology: Topology, group: NDArray[np.int32]) -> Layout:
         found.setdefault(int(label[npu]), []).append(npu)
     boxes = tuple(map(tuple, found.values()))
     if len(boxes) == 1:
-        return Layout(boxes, (((boxes[0][0],),),))
-    return Layout(boxes, _nics(topology, boxes, label))
+        return Layout(boxes, (((boxes[0][0],),),), (((boxes[0][0], 0),),))
+    return Layout(boxes, *_nics(topology, boxes, label))
 
 
 def box_labels(topology: Topology) -> NDArray[np.int64]:
@@ -83,28 +87,35 @@ def box_labels(topology: Topology) -> NDArray[np.int64]:
     everything, alone = np.zeros(topology.nodes, np.int64), np.arange(topology.nodes)
     if not topology.links:
         return alone
+    src, dst, npus = topology.link_src, topology.link_dst, topology.npus
+    direct = (src < npus) & (dst < npus)
     speeds = np.unique(topology.link_bandwidth_Bps).astype(float)
-    breaks = np.flatnonzero(speeds[1:] >= _GAP * speeds[:-1])
     best, best_gap = None, 0.0
-    for k in breaks.tolist():
-        gap = float(speeds[k + 1] / speeds[k])
-        label = _components(topology, topology.link_bandwidth_Bps > speeds[k])
-        sizes = np.unique(label[: topology.npus], return_counts=True)[1]
+    for slow, fast in pairwise(speeds.tolist()):
+        gap = fast / slow
+        if gap < _GAP and fast < _BOX_PORT_BPS:
+            continue
+        kept = topology.link_bandwidth_Bps > slow
+        label = _components(topology, kept)
+        occupied = np.isin(label, label[:npus])
+        # A slow link to the switch of a box is a broken one.
+        label = _components(topology, kept | ((src < npus) & (dst >= npus) & occupied[dst]))
+        sizes = np.unique(label[:npus], return_counts=True)[1]
         if len(sizes) == 1 or sizes.max() == 1:
             continue
-        between = label[topology.link_src] != label[topology.link_dst]
-        direct = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
-        if (between & direct).any() and gap < _DIRECT_GAP:
+        out = (label[src] != label[dst]) & np.isin(label[src], label[:npus])
+        if ((out & direct).any() and gap < _DIRECT_GAP) or (
+            (out & (src >= npus)).any() and gap < _GAP
+        ):
             continue
         if gap > best_gap:
             best, best_gap = label, gap
     if best is not None:
         return best
-    between_npus = (topology.link_src < topology.npus) & (topology.link_dst < topology.npus)
-    if between_npus.any():
-        return _components(topology, between_npus)
-    ports = np.bincount(topology.link_src, topology.link_bandwidth_Bps, topology.nodes)
-    return everything if ports[: topology.npus].min() >= _BOX_PORT_BPS else alone
+    if direct.any():
+        return _components(topology, direct)
+    ports = np.bincount(src, topology.link_bandwidth_Bps, topology.nodes)
+    return everything if np.median(ports[:npus]) >= _BOX_PORT_BPS else alone
 
 
 def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -124,36 +135,71 @@ def _components(topology: Topology, kept: NDArray[np.bool_]) -> NDArray[np.int64
 
 def _nics(
     topology: Topology, boxes: tuple[tuple[int, ...], ...], label: NDArray[np.int64]
-) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return the members at each NIC of every box, found on the paths to the next box."""
+) -> tuple[tuple[tuple[tuple[int, ...], ...], ...], tuple[tuple[tuple[int, int], ...], ...]]:
+    """Return the members at each NIC of every box, found on the paths to the next box, and the NICs' uplinks."""
     neighbours: dict[int, set[int]] = {}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a < topology.npus <= b:
             neighbours.setdefault(b, set()).add(int(label[a]))
     whole = [np.flatnonzero(label[: topology.npus] == label[box[0]]).tolist() for box in boxes]
-    found = []
+    nics, uplinks = [], []
     for box, mine, after in zip(boxes, whole, whole[1:] + whole[:1], strict=True):
         by_nic: dict[tuple[str, int], list[int]] = {}
+        uplink: dict[tuple[str, int], tuple[int, int]] = {}
         missing = list(box)
         # Prefer the path to the NPU at the same place; if it passes other NPUs, try the others.
         for shift in range(len(after)):
             ends = [after[(mine.index(npu) + shift) % len(after)] for npu in missing]
-            table = routes(topology, pairs=(missing, ends))
-            paths = np.split(table.links, table.link_begin[1:-1])
-            keys = [_nic(topology, links.tolist(), label, neighbours) for links in paths]
-            for npu, key in zip(missing, keys, strict=True):
+            there, back = _paths(topology, missing, ends), _paths(topology, ends, missing)
+            keys = [_nic(topology, links, label, neighbours) for links in there]
+            for npu, key, out, into in zip(missing, keys, there, back, strict=True):
                 if key is not None:
                     by_nic.setdefault(key, []).append(npu)
+                    node, speed = _uplink(topology, out, into, label, neighbours)
+                    uplink[key] = node, min(speed, uplink.get(key, (node, speed))[1])
             missing = [npu for npu, key in zip(missing, keys, strict=True) if key is None]
             if not missing:
                 break
         rank = {npu: i for i, npu in enumerate(box)}
-        nics = sorted(
-            (sorted(nic, key=rank.__getitem__) for nic in by_nic.values()),
-            key=lambda nic: rank[nic[0]],
+        found = sorted(
+            (
+                (tuple(sorted(nic, key=rank.__getitem__)), uplink[key])
+                for key, nic in by_nic.items()
+            ),
+            key=lambda nic: rank[nic[0][0]],
         )
-        found.append(tuple(map(tuple, nics)) or ((box[0],),))
-    return tuple(found)
+        nics.append(tuple(nic for nic, _ in found) or ((box[0],),))
+        uplinks.append(tuple(up for _, up in found) or ((box[0], 1),))
+    return tuple(nics), tuple(uplinks)
+
+
+def _paths(topology: Topology, src: list[int], dst: list[int]) -> list[list[int]]:
+    table = routes(topology, pairs=(src, dst))
+    return [links.tolist() for links in np.split(table.links, table.link_begin[1:-1])]
+
+
+def _uplink(
+    topology: Topology,
+    out: list[int],
+    into: list[int],
+    label: NDArray[np.int64],
+    neighbours: dict[int, set[int]],
+) -> tuple[int, int]:
+    """Return the first node on a way out that other boxes may reach too, and the bandwidth of the ways there and back."""
+    home = label[topology.link_src[out[0]]]
+
+    def last(links: list[int], ends: NDArray[np.int32]) -> int:
+        """Return how many links lead to the first node outside that is not a NIC of the box."""
+        for count, link in enumerate(links, 1):
+            node = int(ends[link])
+            if label[node] != home and neighbours.get(node) != {int(home)}:
+                return count
+        return len(links)
+
+    sent = out[: last(out, topology.link_dst)]
+    received = into[-last(into[::-1], topology.link_src) :]
+    speed = topology.link_bandwidth_Bps[[*sent, *received]].min()
+    return int(topology.link_dst[sent[-1]]), int(speed)
 
 
 def _nic(
