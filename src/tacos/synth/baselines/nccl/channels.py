@@ -4,24 +4,32 @@ A ring visits the boxes in rank order, as NCCL does, and enters and leaves each 
 per NIC a ring that enters at NIC r leaves over another one, so that its hops alternate between rails c and c + 1
 (and c + 2 once, if the number of boxes is odd); each NIC then carries one ring in each direction. Where the links of a
 box do not allow that, a ring leaves over the NIC by which it entered. Inside a box, a ring follows links that earlier
-rings have left free, found by a search with a counted budget. In a single box, rings are added until no more fit; as
-in NCCL's search, several bandwidths per ring are tried and the largest total wins.
+rings have left free, found by a search with a counted budget. In a single box, rings are added until no more fit.
 
 Trees join the boxes as NCCL's double binary trees; inside a box, a chain leads from the NPU at the NIC to all others.
+
+As in NCCL's search, all channels have one speed, and the sets compete by number times speed. All boxes agree on the
+smallest number and the lowest speed, so a slow NIC slows down all channels or is left out, whichever carries more.
+Speeds weigh candidates, and say how many channels a link has room for, but no choice depends on them otherwise: a
+small change of a speed makes a small change of the total. The order in which a search visits NPUs is that of
+:func:`search_order`, so the result does not depend on how equal NPUs are numbered.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from copy import copy
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise, product
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos.schedule import routes
 from tacos.synth.baselines.block_trees import double_tree_parents
-from tacos.synth.baselines.nccl.boxes import box_labels
+from tacos.synth.baselines.nccl.boxes import Layout, box_labels
+from tacos.synth.baselines.nccl.order import LARGEST_SEARCH, search_order
 from tacos.synth.baselines.ring_order import ring_order
 
 if TYPE_CHECKING:
@@ -30,25 +38,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Topology
-    from tacos.synth.baselines.nccl.boxes import Layout
 
     Speeds = NDArray[np.int64] | NDArray[np.float64]
 
-__all__ = ["Chain", "Network", "chains", "network_of", "rings", "tree_parents"]
+__all__ = ["Chain", "Network", "agreed", "chains", "network_of", "rings", "tree_parents"]
 
 Chain = tuple[int, ...]
 """NPUs in the order in which a chain or a ring visits them."""
 
-_LARGEST_SEARCH = 72
-"""Largest number of NPUs of a box whose links are searched for rings: one NVLink domain (chosen)."""
 _BUDGET = 160_000
 """Budget of one search for a path: visited NPUs times the size of the box (chosen: about 0.1 s)."""
 _PACKINGS = 40
-"""Largest number of sets of rings tried for one bandwidth (chosen)."""
+"""Largest number of sets of rings tried in the first order (chosen)."""
+_ORDERS = 32
+"""Largest number of orders in which a search visits NPUs (chosen: an 8x8 torus needs 25)."""
 _MOST_APART = 8
 """Largest distance between the rails of a ring that is tried (chosen)."""
 _MOST_RINGS = 32
 """Largest number of channels of NCCL (specified)."""
+_ENOUGH = 0.98
+"""Share of the largest possible total at which the search for rings between boxes ends (chosen)."""
+_SLACK = 0.03
+"""Largest share by which a link may be too slow for a channel that uses it (chosen)."""
 
 
 class Network:
@@ -126,13 +137,23 @@ class Network:
 
     def bandwidth(self, circles: list[Chain], speeds: Speeds | None = None) -> float:
         """Return the total bytes per second of equally loaded rings, over links of the given speeds or their own."""
-        speed = self.topology.link_bandwidth_Bps if speeds is None else np.asarray(speeds)
-        crossed = [link for circle in circles for link in self._crossed(circle)]
-        if not crossed:
+        if not any(len(circle) > 1 for circle in circles):
             return 0.0
-        uses = np.bincount(crossed)
-        used = np.flatnonzero(uses)
-        return len(circles) * float((speed[used] / uses[used]).min())
+        return self.totals([self._crossed(circle) for circle in circles], speeds)[-1]
+
+    def totals(self, crossed: list[list[int]], speeds: Speeds | None = None) -> list[float]:
+        """Return the total bytes per second of the first channel, the first two, and so on, which cross these links."""
+        speed = self.topology.link_bandwidth_Bps if speeds is None else np.asarray(speeds)
+        uses, found = np.zeros(len(speed), np.int64), []
+        for count, links in enumerate(crossed, 1):
+            np.add.at(uses, links, 1)
+            used = np.flatnonzero(uses)
+            found.append(count * float((speed[used] / uses[used]).min()) if len(used) else np.inf)
+        return found
+
+    def best_first(self, circles: list[Chain]) -> list[Chain]:
+        """Return as many of the first rings as carry most together."""
+        return circles[: _best(self.totals([self._crossed(circle) for circle in circles]))]
 
     def _crossed(self, circle: Chain) -> list[int]:
         """Return the links of a ring, hop by hop."""
@@ -140,6 +161,10 @@ class Network:
             hops = zip(circle, circle[1:] + circle[:1], strict=True)
             self.circles[circle] = [link for a, b in hops for link in self.route(a, b)]
         return self.circles[circle]
+
+    def crossed(self, channel: list[Chain]) -> list[int]:
+        """Return the links of a channel's chains."""
+        return [link for box in channel for a, b in pairwise(box) for link in self.route(a, b)]
 
     def neighbours(self, box: Chain) -> dict[int, list[int]]:
         """Return, for each NPU of a box, the NPUs that it reaches inside the box without passing another."""
@@ -181,8 +206,30 @@ def _rings(network: Network, layout: Layout) -> list[Chain]:
     if layout.ranks <= 2:
         return [tuple(npu for box in layout.boxes for npu in box)]
     if len(layout.boxes) == 1:
-        return _in_one_box(network, layout.boxes[0])
-    return _over_boxes(network, layout)[:_MOST_RINGS]
+        return _in_one_box(network, agreed(network, layout).boxes[0])
+    return _over_boxes(network, layout)[1]
+
+
+def agreed(network: Network, layout: Layout) -> Layout:
+    """Return the boxes as channels use them: in the order of the search, with the NICs on whose number all boxes agree.
+
+    >>> import tacos
+    >>> from tacos.synth.baselines.nccl.boxes import layout
+    >>> topo = tacos.topology.dgx_h100(2)
+    >>> slow = tacos.topology.degrade(topo, "npu 3-switch 2", factor=0.5)
+    >>> agreed(Network(slow), layout(slow, np.arange(16, dtype=np.int32))).rails
+    7
+    """
+    if layout.ranks <= 2:
+        return layout
+    if len(layout.boxes) > 1:
+        return _over_boxes(network, layout)[0]
+    key = "order", layout
+    if key not in network.found:
+        order = search_order(network, layout.boxes[0], [1] * network.topology.links)
+        network.found[key] = Layout((order,), (((order[0],),),), layout.uplinks)
+    known: Layout = network.found[key]
+    return known
 
 
 def chains(network: Network, layout: Layout) -> list[list[Chain]]:
@@ -204,17 +251,22 @@ def chains(network: Network, layout: Layout) -> list[list[Chain]]:
 def _chains(network: Network, layout: Layout) -> list[list[Chain]]:
     if len(layout.boxes) == 1:
         return [[ring] for ring in rings(network, layout)]
-    left = _Free(network, _nic_speed(network, layout))
-    found: list[list[Chain]] = []
-    for c in range(layout.rails):
-        paths = [
-            _path(left, box, nics[c][0], None)
-            for box, nics in zip(layout.boxes, layout.nics, strict=True)
+    layout = agreed(network, layout)
+    best, carried = list[list[Chain]](), 0.0
+    for left in _rooms(network, layout):
+        found = [
+            [
+                _path(left, box, nics[c][0], None)
+                for box, nics in zip(layout.boxes, layout.nics, strict=True)
+            ]
+            for c in range(layout.rails)
         ]
-        if found and left.exceeded:
-            break
-        found.append(paths)
-    return found
+        inside = network.totals([network.crossed(channel) for channel in found])
+        totals = [min(most, c * _unit(layout)) for c, most in enumerate(inside, 1)]
+        count = _best(totals)
+        if totals[count - 1] > carried * (1 + 1e-9):
+            best, carried = found[:count], totals[count - 1]
+    return best
 
 
 def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
@@ -239,20 +291,20 @@ def tree_parents(channel: list[Chain], npus: int) -> list[NDArray[np.int32]]:
 class _Free:
     """How often each link can still be used by a channel of some bandwidth; negative if it is used too often."""
 
-    def __init__(self, network: Network, unit: float) -> None:
+    def __init__(self, network: Network, unit: float, round_up: float) -> None:
         self.network = network
         speed = network.topology.link_bandwidth_Bps
-        self.left: list[int] = (speed / max(unit, 1.0) * (1 + 1e-9)).astype(np.int64).tolist()
+        self.left: list[int] = (speed / max(unit, 1.0) + round_up).astype(np.int64).tolist()
+
+    def copy(self) -> _Free:
+        other = copy(self)
+        other.left = self.left.copy()
+        return other
 
     def fits(self, a: int, b: int) -> bool:
         return self.network.direct(a, b) and all(
             self.left[link] > 0 for link in self.network.route(a, b)
         )
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether a link is used too often."""
-        return min(self.left, default=0) < 0
 
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
         for a, b in zip(chain, chain[1:] + chain[:1], strict=True):
@@ -261,34 +313,127 @@ class _Free:
                     self.left[link] -= times
 
 
-def _nic_speed(network: Network, layout: Layout) -> float:
-    """Return the bandwidth of the slowest path between the first NICs of boxes, in bytes per second."""
-    heads = [nics[0][0] for nics in layout.nics]
-    network.look_up(list(zip(heads, heads[1:] + heads[:1], strict=True)))
-    speed = network.topology.link_bandwidth_Bps
-    return min(
-        float(speed[list(network.route(a, b))].min())
-        for a, b in zip(heads, heads[1:] + heads[:1], strict=True)
-    )
+def _best(totals: list[float]) -> int:
+    """Return the number of channels that carry most together; of equal ones, the smallest."""
+    most = max(totals) * (1 - 1e-9)
+    return next(count for count, total in enumerate(totals, 1) if total >= most)
 
 
-def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
-    """Return one ring for each NIC that all boxes have, as far as the links in boxes allow."""
+def _unit(layout: Layout) -> float:
+    """Return the bandwidth of the slowest NIC."""
+    return float(min(speed for uplinks in layout.uplinks for _, speed in uplinks))
+
+
+def _over_boxes(network: Network, layout: Layout) -> tuple[Layout, list[Chain]]:
+    """Return the NICs of each box that channels use, and one ring for each of them, as far as the links allow."""
+    key = "channels", layout
+    if key not in network.found:
+        best, found, carried = layout, list[Chain](), 0.0
+        for limit, part in _choices(_ordered(network, layout)):
+            if found and limit <= carried * (1 + 1e-9):
+                break
+            circles = _between(network, part)
+            if not found or network.bandwidth(circles) > carried * (1 + 1e-9):
+                best, found, carried = part, circles, network.bandwidth(circles)
+        network.found[key] = best, found
+    known: tuple[Layout, list[Chain]] = network.found[key]
+    return known
+
+
+def _ordered(network: Network, layout: Layout) -> Layout:
+    """Return the layout with boxes, their NPUs and their NICs in the order of the search."""
+    rows = list(zip(layout.boxes, layout.nics, layout.uplinks, strict=True))
+    at: dict[int, list[int]] = {}
+    for _, _, uplinks in rows:
+        for node, Bps in uplinks:
+            at.setdefault(node, []).append(Bps)
+    # NCCL visits boxes in rank order. Boxes that are joined alike could have any ranks.
+    if all({node for node, _ in row[2]} == set(at) for row in rows):
+        rows.sort(key=lambda row: _kind(network, row[0], [Bps for _, Bps in row[2]]))
+    median = float(np.median([Bps for every in at.values() for Bps in every]))
+    room = _Free(network, median, round_up=0.5).left
+    place: dict[int, int] = {}
+    found = []
+    # The last boxes have the most slow links, and say in which order the others visit the same switches.
+    for box, nics, uplinks in reversed(rows):
+        rank = {npu: i for i, npu in enumerate(box)}
+        behind = {
+            npu: (place.get(node, len(place)), sorted(at[node]), Bps)
+            for nic, (node, Bps) in zip(nics, uplinks, strict=True)
+            for npu in nic
+        }
+        alike = sorted(box, key=lambda npu: (behind[npu][0] if npu in behind else -1, rank[npu]))
+        kind = {npu: (Bps, *speeds) for npu, (_, speeds, Bps) in behind.items()}
+        order = search_order(network, tuple(alike), room, kind)
+        turn = {npu: i for i, npu in enumerate(order)}
+        rows_of_nics = sorted(
+            (tuple(sorted(nic, key=turn.__getitem__)), uplink)
+            for nic, uplink in zip(nics, uplinks, strict=True)
+        )
+        rows_of_nics.sort(key=lambda row: turn[row[0][0]])
+        for _, (node, _) in rows_of_nics:
+            place.setdefault(node, len(place))
+        found.append((order, *map(tuple, zip(*rows_of_nics, strict=True))))
+    return Layout(*zip(*reversed(found), strict=True))
+
+
+def _kind(network: Network, box: Chain, nic_Bps: list[int]) -> tuple[Any, ...]:
+    """Return what tells a box from others: its size and the bandwidths of its NICs and links, healthy boxes first.
+
+    Small differences come last, so that they do not change the order of boxes with large ones.
+    """
+    topology, home = network.topology, network.label[box[0]]
+    inside = (network.label[topology.link_src] == home) & (network.label[topology.link_dst] == home)
+    exact = [np.sort(-np.array(nic_Bps)), np.sort(-topology.link_bandwidth_Bps[inside])]
+    rough = [np.rint(-5 * np.log2(-Bps)).tolist() for Bps in exact]
+    return len(box), rough, [Bps.tolist() for Bps in exact]
+
+
+def _choices(layout: Layout) -> list[tuple[float, Layout]]:
+    """Return layouts with fewer and fewer, but faster NICs, and what they carry at most; those that carry most come first.
+
+    A channel uses one NIC of each box: the fastest, or the fastest that leads to the same switch outside.
+    """
+    found: dict[Layout, float] = {}
+    for same_switch in (True, False):
+        groups: list[dict[int, list[int]]] = []
+        for uplinks in layout.uplinks:
+            group: dict[int, list[int]] = {}
+            for i in sorted(range(len(uplinks)), key=lambda i: -uplinks[i][1]):
+                group.setdefault(uplinks[i][0] if same_switch else 0, []).append(i)
+            groups.append(group)
+        channels = [
+            (min(up[i][1] for up, i in zip(layout.uplinks, nics, strict=True)), nics)
+            for node in groups[0]
+            for nics in zip(*(group.get(node, []) for group in groups), strict=False)
+        ]
+        channels.sort(key=lambda channel: -channel[0])
+        for count in range(1, min(len(channels), _MOST_RINGS) + 1):
+            speed, kept = channels[count - 1][0], sorted(nics for _, nics in channels[:count])
+            part = Layout(
+                layout.boxes,
+                *(
+                    tuple(tuple(row[nics[b]] for nics in kept) for b, row in enumerate(rows))
+                    for rows in (layout.nics, layout.uplinks)
+                ),
+            )
+            found.setdefault(part, count * float(speed))
+    return sorted(((limit, part) for part, limit in found.items()), key=lambda one: -one[0])
+
+
+def _between(network: Network, layout: Layout) -> list[Chain]:
+    """Return rings over all NICs of a layout, as far as the links in boxes allow."""
     alone = any(
         len(nic) == 1 < len(box)
         for box, nics in zip(layout.boxes, layout.nics, strict=True)
         for nic in nics
     )
-    if not alone or layout.rails == 1:
-        return _alternating(network, layout, 0)
-    topology, head = network.topology, layout.boxes[0][0]
-    inside = (topology.link_src == head) & (network.label[topology.link_dst] == network.label[head])
-    port = float(topology.link_bandwidth_Bps[inside].sum())
-    enough = 0.99 * min(port, min(layout.rails, _MOST_RINGS) * _nic_speed(network, layout))
-    best: list[Chain] = []
     # With 0 apart, a ring returns to the NPU at which it entered a box, and leaves from there.
-    for apart in (*range(1, min(layout.rails, _MOST_APART + 1)), 0):
-        found = _alternating(network, layout, apart)
+    distances = (*range(1, min(layout.rails, _MOST_APART + 1)), 0) if alone else (0,)
+    enough = _ENOUGH * min(layout.rails * _unit(layout), _through(network, layout))
+    best: list[Chain] = []
+    for apart, room in product(distances, _rooms(network, layout)):
+        found = network.best_first(_alternating(layout, apart, room.copy()))
         if not best or network.bandwidth(found) > network.bandwidth(best) * (1 + 1e-9):
             best = found
         if network.bandwidth(best) >= enough:
@@ -296,10 +441,28 @@ def _over_boxes(network: Network, layout: Layout) -> list[Chain]:
     return best
 
 
-def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
+def _through(network: Network, layout: Layout) -> float:
+    """Return the most that rings can carry through a box, where all NPUs but one send inside it."""
+    topology, label = network.topology, network.label
+    inside = label[topology.link_src] == label[topology.link_dst]
+    ports = np.bincount(
+        topology.link_src[inside], topology.link_bandwidth_Bps[inside], topology.nodes
+    )
+    large = [box for box in layout.boxes if len(box) > 1]
+    return min((float(ports[list(box)].sum()) / (len(box) - 1) for box in large), default=np.inf)
+
+
+def _rooms(network: Network, layout: Layout) -> list[_Free]:
+    """Return for how many channels links have room: as often as their speed allows, and to the nearest number."""
+    inside = network.label[network.topology.link_src] == network.label[network.topology.link_dst]
+    fastest = float(network.topology.link_bandwidth_Bps[inside].max(initial=1))
+    found = [_Free(network, min(_unit(layout), fastest), round_up) for round_up in (_SLACK, 0.5)]
+    return found if found[0].left != found[1].left else found[:1]
+
+
+def _alternating(layout: Layout, apart: int, left: _Free) -> list[Chain]:
     """Return rings whose hops between boxes alternate between rails that are `apart`."""
     count, rails = len(layout.boxes), layout.rails
-    left = _Free(network, _nic_speed(network, layout))
     found: list[Chain] = []
     for c in range(rails):
         rail = [(c + apart * (b % 2)) % rails for b in range(count)]
@@ -309,10 +472,8 @@ def _alternating(network: Network, layout: Layout, apart: int) -> list[Chain]:
         for b, (box, nics) in enumerate(zip(layout.boxes, layout.nics, strict=True)):
             first, last = nics[rail[b - 1]][0], nics[rail[b]][-1]
             ring += _path(left, box, first, last if last != first else None)
-        more = [*found, tuple(ring)]
-        if tuple(ring) in found or network.bandwidth(more) <= network.bandwidth(found):
-            break
-        found = more
+        if tuple(ring) not in found:
+            found.append(tuple(ring))
     return found
 
 
@@ -327,7 +488,7 @@ def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
         turned[1:] = turned[:0:-1]
     order = (*turned, last) if last is not None else tuple(turned)
     fits = all(left.fits(a, b) for a, b in pairwise(order))
-    if not fits and len(box) <= _LARGEST_SEARCH:
+    if not fits and len(box) <= LARGEST_SEARCH:
         order = next(_paths(left, box, first, last, _budget(box)), order)
     left.use(order)
     return order
@@ -377,33 +538,67 @@ def _paths(
 
 def _in_one_box(network: Network, box: Chain) -> list[Chain]:
     """Search for rings that fill a box's links."""
-    if len(box) > _LARGEST_SEARCH:
+    if len(box) > LARGEST_SEARCH:
         return _one_order(network, box)
-    network.look_up([(a, b) for a in box for b in box if a != b])
-    near = [(a, b) for a in box for b in box if a != b and network.direct(a, b)]
+    near = network.neighbours(box)
     speed = network.topology.link_bandwidth_Bps
-    slowest = [int(speed[list(network.route(a, b))].min()) for a, b in near]
-    best, carried = [], 0.0
-    for unit in sorted(set(slowest), reverse=True)[:8]:
-        found = _packed(network, box, float(unit))
+    slowest = {int(speed[list(network.route(a, b))].min()) for a in box for b in near[a]}
+    units: list[int] = []
+    for one in sorted(slowest, reverse=True):
+        if not units or units[-1] * (1 - _SLACK) > one:
+            units.append(one)
+    tried = set[tuple[int, ...]]()
+    ports = np.bincount(network.topology.link_src, speed, network.topology.nodes)[list(box)]
+    best, carried = list[Chain](), 0.0
+    # A slow link is left out, or slows down the channels that use it. Last, all links have room for one channel.
+    rooms = [_Free(network, float(one), up) for one, up in product(units[:8], (_SLACK, 0.5))]
+    equal = rooms[0].copy()
+    equal.left = [1] * len(equal.left)
+    for room in (*rooms, equal):
+        if tuple(room.left) in tried or carried >= (1 - 1e-9) * ports.min():
+            continue
+        tried.add(tuple(room.left))
+        order = search_order(network, box, room.left)
+        found = _packed(room, order)
         if found and (total := network.bandwidth(found)) > carried * (1 + 1e-9):
             best, carried = found, total
-    one = _one_order(network, box)
-    return best if carried >= network.bandwidth(one) else one
+    simple = _one_order(network, box)
+    return _fastest_first(network, best) if carried >= network.bandwidth(simple) else simple
 
 
-def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
-    """Try some sets of different rings of one bandwidth, and return the largest."""
+def _fastest_first(network: Network, circles: list[Chain]) -> list[Chain]:
+    """Return the rings in an order in which few of them carry much, since small collectives use only the first."""
+    left, found = list(circles), list[Chain]()
+    while left:
+        found.append(max(left, key=lambda circle: network.bandwidth([*found, circle])))
+        left.remove(found[-1])
+    return found
+
+
+def _packed(free: _Free, box: Chain) -> list[Chain]:
+    """Try some sets of different rings, and return the largest."""
     out = Counter[int]()
-    free = _Free(network, unit)
     for link, times in enumerate(free.left):
-        out[int(network.topology.link_src[link])] += times
+        out[int(free.network.topology.link_src[link])] += times
     most = min(_MOST_RINGS, *(out[npu] for npu in box))
-    budget = _budget(box)
     best: list[Chain] = []
-    for tries, first in enumerate(_paths(free, box, box[0], None, budget, closed=True)):
+    for turn in range(_ORDERS):
+        # Other orders than the first are random, but the same for all numberings of equal NPUs.
+        order = tuple(Random(turn).sample(box, len(box))) if turn else box
+        tries = _PACKINGS if turn == 0 else 1
+        best = max(best, _packed_in_order(free, order, most, tries), key=len)
+        if len(best) >= most:
+            break
+    return best
+
+
+def _packed_in_order(free: _Free, box: Chain, most: int, tries: int) -> list[Chain]:
+    """Try some sets of rings, each beginning with another ring."""
+    best: list[Chain] = []
+    firsts = _paths(free, box, box[0], None, _budget(box), closed=True)
+    for first in islice(firsts, tries):
         found: list[Chain] = []
-        left, circle = _Free(network, unit), first
+        left, circle = free.copy(), first
         while True:
             for turn in (circle, (circle[0], *circle[:0:-1])):
                 if turn not in found and all(
@@ -416,7 +611,7 @@ def _packed(network: Network, box: Chain, unit: float) -> list[Chain]:
                 break
             circle = again
         best = max(best, found, key=len)
-        if len(best) >= most or tries + 1 == _PACKINGS:
+        if len(best) >= most:
             break
     return best
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from tacos.collective import kind_of
 from tacos.synth.baselines.nccl import parameters as p
 from tacos.synth.baselines.nccl.boxes import layout
-from tacos.synth.baselines.nccl.channels import chains, rings
+from tacos.synth.baselines.nccl.channels import agreed, chains, rings
 from tacos.synth.baselines.nccl.sharp import box_switches, rail_switches
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from tacos.synth.baselines.nccl.channels import Chain, Network
     from tacos.synth.baselines.nccl.parameters import Generation
 
-__all__ = ["Group"]
+__all__ = ["Group", "Seconds"]
 
 _US = 1e-6
+
+Seconds: TypeAlias = "NDArray[np.float64]"
+"""Two times: as NCCL's tuner takes it, and on this network."""
 
 
 class Group:
@@ -69,6 +72,16 @@ class Group:
         return min(self.boxes, 3) - 1
 
     @cached_property
+    def used(self) -> Layout:
+        """The boxes in the order of the search, with the NICs that channels use."""
+        return agreed(self.network, self.layout)
+
+    @cached_property
+    def order(self) -> NDArray[np.int32]:
+        """All members in the order of the search; in healthy boxes on NVSwitches, rank order."""
+        return np.array([npu for box in self.used.boxes for npu in box], np.int32)
+
+    @cached_property
     def rings(self) -> list[Chain]:
         """The rings, all different."""
         return rings(self.network, self.layout)
@@ -81,19 +94,19 @@ class Group:
     @cached_property
     def box_switches(self) -> list[list[int]]:
         """For each box, the switches that can sum and multicast for all its members."""
-        return [box_switches(self.network, box) for box in self.layout.boxes]
+        return [box_switches(self.network, box) for box in self.used.boxes]
 
     @cached_property
     def rail_switches(self) -> list[int]:
         """For each rail, a switch between boxes that can sum and multicast; empty if a rail has none."""
-        return rail_switches(self.network, self.layout)
+        return rail_switches(self.network, self.used)
 
     @property
     def nvls(self) -> bool:
         """Whether switches in all boxes sum and multicast."""
         return all(
             switches or len(box) == 1
-            for switches, box in zip(self.box_switches, self.layout.boxes, strict=True)
+            for switches, box in zip(self.box_switches, self.used.boxes, strict=True)
         ) and any(self.box_switches)
 
     @cached_property
@@ -109,7 +122,7 @@ class Group:
 
     @cached_property
     def nic_Bps(self) -> float:
-        """Bandwidth of a ring's slowest hop between boxes; 0 in one box."""
+        """Bandwidth of the slowest hop of rings between boxes; 0 in one box."""
         speed = self.network.topology.link_bandwidth_Bps
         return min((float(speed[list(links)].min()) for links in self._hops(False)), default=0.0)
 
@@ -129,6 +142,12 @@ class Group:
         return self.network.bandwidth(self.rings, self.speeds)
 
     @cached_property
+    def chain_Bps(self) -> float:
+        """Bandwidth of the chains of all channels inside boxes."""
+        crossed = [self.network.crossed(channel) for channel in self.chains]
+        return self.network.totals(crossed, self.speeds)[-1]
+
+    @cached_property
     def box_Bps(self) -> float:
         """Bus bandwidth of rings inside a box."""
         return self.port_Bps * self.generation.link_efficiency
@@ -136,12 +155,13 @@ class Group:
     @property
     def net_Bps(self) -> float:
         """Bandwidth of all NICs of a box together."""
-        return self.layout.rails * self.nic_Bps * p.NIC_EFFICIENCY
+        return self.used.rails * self.nic_Bps * p.NIC_EFFICIENCY
 
-    def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> float:
-        """Return the latency of a hop: NCCL's, or the topology's if that is longer."""
+    def hop_s(self, algorithm: str, protocol: int, *, inside: bool) -> Seconds:
+        """Return the latency of a hop: NCCL's, which the tuner uses, and the topology's if that is longer."""
         table = p.BOX_HOP_US if inside else p.NET_HOP_US
-        return max(table[algorithm][protocol] * _US, self.latency_s[inside])
+        known = table[algorithm][protocol] * _US
+        return np.array([known, max(known, self.latency_s[inside])])
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
@@ -170,10 +190,11 @@ class Group:
         return topology.link_bandwidth_Bps.astype(float) * share
 
     def _hops(self, inside: bool) -> Iterator[tuple[int, ...]]:
-        """Yield the routes of the first ring's hops, either within boxes or between them."""
+        """Yield the routes of the rings' hops, either within boxes or between them."""
         if self.n < 2:
             return
-        ring, label = self.rings[0], self.network.label
-        for a, b in zip(ring, ring[1:] + ring[:1], strict=True):
-            if (label[a] == label[b]) == inside:
-                yield self.network.route(a, b)
+        label = self.network.label
+        for ring in self.rings:
+            for a, b in zip(ring, ring[1:] + ring[:1], strict=True):
+                if (label[a] == label[b]) == inside:
+                    yield self.network.route(a, b)

@@ -218,6 +218,9 @@ TREE_BY_SIZE: tuple[tuple[float, ...], ...] = (
 )  # fmt: skip
 """Factor on a tree's bandwidth by protocol, for 64 bytes, 128 bytes, … (specified)."""
 
+DOUBT = 1.05
+"""Largest ratio of costs at which NCCL's choice is in doubt, since versions and settings change costs by more (chosen)."""
+
 THREADS = (512, 640, 512)
 """Threads of a channel, by protocol (specified)."""
 

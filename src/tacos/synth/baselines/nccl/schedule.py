@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,17 @@ def ring_moves(
     """
     orders = np.array(group.rings[:most], np.int32)
     orders = orders[:, ::-1] if backwards else orders
-    return named_part(part, block_trees.one_way_ring(group.n) * len(orders), orders)
+    moves = named_part(part, block_trees.one_way_ring(group.n) * len(orders), orders)
+    if len(part.group) == 1 or (group.order == part.group).all():
+        return moves
+    # Of moves that are ready at once the first goes first, and a block may be larger than others by a byte.
+    # Neither may depend on ranks.
+    place = np.argsort(group.order)[np.searchsorted(np.sort(group.order), part.group)]
+    block, piece = np.divmod(moves.chunk, np.uint32(part.chunks))
+    at = place[block % len(place)]
+    if part.kind == "all_reduce":
+        moves = replace(moves, chunk=at.astype(np.uint32) * np.uint32(part.chunks) + piece)
+    return moves.only(np.lexsort((at, moves.step, piece)))
 
 
 def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
@@ -56,7 +67,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
     >>> tree_moves(Group(Network(topo), part), part, None).steps      # 8 up, 8 down
     16
     """
-    members = part.group
+    members = group.order
     place = np.full(int(members.max()) + 1, -1, np.int32)
     place[members] = np.arange(len(members), dtype=np.int32)
     trees = [
@@ -79,7 +90,7 @@ def tree_moves(group: Group, part: CollectivePart, most: int | None) -> Moves:
     pieces: list[BlockTrees] = [
         partial(one, piece=k) for k in range(min(part.chunks, len(parents)))
     ]
-    return named_part(part, pieces)
+    return named_part(part, pieces, members)
 
 
 def _down(parent: Ints, blocks: NDArray[np.intp]) -> Moves:
@@ -122,7 +133,7 @@ class _Transfers:
 
     def in_boxes(self, heads: list[int], op: int, turn: int) -> None:
         """Add the sums of boxes to their heads, or the results from the heads to their boxes."""
-        for b, (box, head) in enumerate(zip(self.group.layout.boxes, heads, strict=True)):
+        for b, (box, head) in enumerate(zip(self.group.used.boxes, heads, strict=True)):
             switches = self.group.box_switches[b] if self.switches else []
             if switches:
                 self.tree(head, switches[turn % len(switches)], box, op)
@@ -226,7 +237,8 @@ def _by_chunk(
         return
     if group.boxes == 1:
         box, switches = group.layout.boxes[0], group.box_switches[0][:most]
-        for block, owner in enumerate(part.group.tolist()):
+        owners = group.order if part.kind == "all_reduce" else part.group
+        for block, owner in enumerate(owners.tolist()):
             for k, switch in enumerate(switches):
                 moves = _Transfers(group, switches=True)
                 if part.kind != "all_gather":
@@ -236,11 +248,11 @@ def _by_chunk(
                     moves.tree(owner, switch, box, COPY)
                 yield moves, chunk[(chunk // part.chunks == block) & (chunk % len(switches) == k)]
         return
-    rails = group.layout.rails if most is None else min(most, group.layout.rails)
+    rails = group.used.rails if most is None else min(most, group.used.rails)
     trees = block_trees.double_tree_parents(group.boxes)
     ways_on = len(trees) if algorithm == "nvls-tree" else group.boxes
     for rail in range(rails):
-        heads = [nics[rail][0] for nics in group.layout.nics]
+        heads = [nics[rail][0] for nics in group.used.nics]
         for turn in range(ways_on):
             moves = _Transfers(group, switches=algorithm != "collnet")
             moves.in_boxes(heads, REDUCE, rail)

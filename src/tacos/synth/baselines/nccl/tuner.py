@@ -5,6 +5,7 @@ latency + bytes / bandwidth (``src/graph/tuning.cc`` of NCCL 2.30.7). :func:`est
 of the channels that were found on the topology. The *cost* of a candidate is what the tuner computes; its *time* is
 what a measurement should show. They differ in effects that the tuner ignores:
 
+- NCCL does not know the latencies of links. Where they are longer than those of its tables, they count.
 - A ring ends with a step that copies a chunk out of its buffer and sends nothing. It lasts a third of a step, so n
   GPUs reach (n-1) / (n-1 + 1/3) of the bandwidth in an all-gather. One parameter explains why H100 boxes reach
   268, 325 and 345 GB/s of bus bandwidth with 2, 4 and 8 GPUs, and A100 boxes 206, 228 and 234.
@@ -36,9 +37,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacos._core import Collective, CollectivePart, Topology
+    from tacos.synth.baselines.nccl.group import Seconds
     from tacos.synth.baselines.nccl.parameters import Generation
 
-__all__ = ["ALGORITHMS", "Candidate", "Estimate", "choose", "estimate", "generation_named"]
+__all__ = [
+    "ALGORITHMS",
+    "Candidate",
+    "Estimate",
+    "choose",
+    "estimate",
+    "generation_named",
+    "in_doubt",
+]
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
 """NCCL's algorithms; all-to-all, gather, scatter and send-receive are always direct."""
@@ -217,6 +227,18 @@ def choose(
     )
 
 
+def in_doubt(found: Estimate) -> list[str]:
+    """Return the algorithms that NCCL might choose: those whose costs are close to the smallest, cheapest first.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> in_doubt(estimate(topo, tacos.collective.all_reduce(topo, "1MB")))
+    ['ring', 'nvls']
+    """
+    most = p.DOUBT * found.candidates[0].cost_s
+    return list(dict.fromkeys(one.algorithm for one in found.candidates if one.cost_s <= most))
+
+
 def _size(part: CollectivePart) -> int:
     if part.kind == "send_recv":
         return int(part.bytes.sum())
@@ -250,7 +272,7 @@ def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
     """Yield all algorithms and protocols that NCCL has for the collective."""
     kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
-        yield _candidate(group, "direct", 2, 0.0, 0.0, 0.0)
+        yield _candidate(group, "direct", 2, np.zeros(2), 0.0, 0.0)
         return
     if not kind.spreads:
         yield _direct(group)
@@ -281,24 +303,25 @@ def _candidate(
     group: Group,
     algorithm: str,
     protocol: int,
-    latency_s: float,
+    latency_s: Seconds,
     bandwidth_s: float,
     measured_s: float,
     latency_factor: float = 1.0,
 ) -> Candidate:
     """Return a candidate from the two parts of its cost and the part of its time that grows with the size."""
+    known_s, steps_s = (latency_s * latency_factor).tolist()
     one, size = group.generation, _size(group.part)
     launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
-    time_s = one.overhead_us * _US + latency_s * latency_factor + measured_s
+    time_s = one.overhead_us * _US + steps_s + measured_s
     return Candidate(
         algorithm=algorithm,
         protocol=p.PROTOCOLS[protocol],
-        cost_s=latency_s * latency_factor + bandwidth_s,
+        cost_s=known_s + bandwidth_s,
         time_s=max(time_s, launch_s),
-        latency_s=latency_s,
+        latency_s=float(latency_s[0]),
         algbw_Bps=size / bandwidth_s if bandwidth_s else 0.0,
         bytes_s=measured_s,
-        steps_s=latency_s * latency_factor,
+        steps_s=steps_s,
     )
 
 
@@ -322,7 +345,7 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
     between = 0 if group.boxes == 1 else (group.boxes - 1) * phases
     inside_s = group.hop_s("ring", k, inside=True)
     if group.boxes > 1:
-        inside_s = max(inside_s, p.NET_POST_US[k] * _US)
+        inside_s = np.maximum(inside_s, p.NET_POST_US[k] * _US)
     hop = "tree" if group.n == group.boxes else "ring"
     latency = base + (steps - between) * inside_s + between * group.hop_s(hop, k, inside=False)
     large = k == 2 and kind.two_phases and group.boxes > 1 and size >= 64 * n * len(group.rings)
@@ -348,7 +371,7 @@ def _tree(group: Group, k: int, share: float) -> Candidate:
     count, bus = _count(group, rails), group.ring_Bps
     if group.boxes > 1:
         # In two boxes each NIC carries sums of one tree and results of the other.
-        bus = nic * (count if group.boxes == 2 else rails)
+        bus = min(nic * (count if group.boxes == 2 else rails), group.chain_Bps)
     bus = min(bus * p.TREE_EFFICIENCY, count * one.tree_GBps[at] * _GB) * share
     if k == 0:
         most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[at]
@@ -391,7 +414,7 @@ def _nvls_tree(group: Group, share: float) -> Candidate:
     most = p.NVLS_CHANNELS * group.generation.nvls_tree_GBps[at] * _GB / 2
     # A box in the middle of a tree receives from two boxes below and from one above; with only two
     # boxes, every byte crosses once in each direction.
-    rail = group.layout.rails * group.nic_Bps * p.NVLS_NIC_EFFICIENCY
+    rail = group.used.rails * group.nic_Bps * p.NVLS_NIC_EFFICIENCY
     between = rail if group.boxes == 2 else rail / 2
     bytes_s = size / min(full, between, most)
     measured_s = max(size * (1 + 1 / n) / full, size / min(between, most))
@@ -430,7 +453,7 @@ def _direct(group: Group) -> Candidate:
     load = np.bincount(table.links, per_link, network.topology.links)
     speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
     bytes_s = float((load / speed).max(initial=0.0))
-    latency = max(latency_us * _US, *group.latency_s.values())
+    latency = np.array([latency_us * _US, max(latency_us * _US, *group.latency_s.values())])
     return _candidate(group, "direct", 2, latency, bytes_s, bytes_s)
 
 
