@@ -10,7 +10,7 @@ number (:func:`~tacos.synth.baselines.nccl.tuner.estimate`), which the provenanc
 
 from __future__ import annotations
 
-from math import isqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
-from tacos.synth.baselines.nccl.tuner import choose, generation_named
+from tacos.synth.baselines.nccl.tuner import choose, generation_named, in_doubt
 from tacos.synth.engine import Engine
 from tacos.synth.moves import listed, named_part, to_schedule
 
@@ -39,6 +39,12 @@ __all__ = ["NCCL", "nccl", "suited_counts"]
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Largest number of chunks of a block if their number is open (chosen)."""
+_LEAST_CHUNKS = 4
+"""Least number of chunks of a block in rings, so that links need not wait for the latency of each step (chosen)."""
+_MANY = 128
+"""Number of members from which on rings have as few chunks as fill them (chosen)."""
+_FINER = 16
+"""Factor on the squared number of chunks where links are pipelined, so that a chunk more changes little (chosen)."""
 
 
 def nccl(
@@ -54,7 +60,8 @@ def nccl(
     """Return the algorithm that stock NCCL would run: multi-channel rings, double binary trees, NVLS, CollNet or direct sends.
 
     The time of the schedule is that of an ideal network. The provenance has NCCL's ``algorithm``, ``protocol`` and
-    ``channels``, the number of ``boxes``, and the time that nccl-tests would report, ``estimate_s``.
+    ``channels``, the number of ``boxes``, and the time that nccl-tests would report, ``estimate_s``. If NCCL's costs of
+    several algorithms are almost the same, ``in_doubt`` lists them, and the schedule is the fastest of theirs.
 
     Args:
         topology, collective: The problem; any collective but a custom one.
@@ -76,6 +83,24 @@ def nccl(
     network = network_of(topology)
     groups = [Group(network, part, given) for part in collective.parts]
     found = [choose(group, algorithm, protocol, channels) for group in groups]
+    close = in_doubt(found[0]) if len(found) == 1 and algorithm is protocol is None else []
+    if len(close) > 1:
+        tried = [
+            nccl(
+                topology,
+                collective,
+                algorithm=one,
+                channels=channels,
+                generation=generation,
+                progress=progress,
+            )
+            for one in sorted(close, key=lambda one: one != found[0].algorithm)
+        ]
+        fastest = min(tried, key=lambda one: one.time_ps)
+        facts = {"estimate_s": found[0].time_s, "in_doubt": close}
+        protocol = fastest.provenance["protocol"]
+        fastest = fastest.with_provenance({**fastest.provenance, **facts})
+        return fastest.with_facts(protocol=protocol)
     switched = [one.algorithm in _SWITCHED for one in found]
     if any(switched) and not all(switched):
         # A schedule has one table of routes: if only some collectives go through switches, those use rings.
@@ -143,7 +168,7 @@ def suited_counts(
     """
     network = network_of(topology)
     groups = [Group(network, part) for part in collective.parts]
-    found = [len(group.rings) for group in groups if choose(group).algorithm == "ring"]
+    found = [len(group.rings) for group in groups if "ring" in in_doubt(choose(group))]
     most = max(found, default=1)
     return tuple(most * count for count in counts if most * count <= max(counts[-1], most))
 
@@ -161,7 +186,7 @@ def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
 
 
 def _chunks(groups: list[Group], found: list[Estimate]) -> int:
-    """Return a number of chunks K that uses all channels and minimizes the time of pipelined chains, (d + K)(α + Sβ/K)."""
+    """Return a number of chunks that uses all channels and minimizes the time of pipelined chains."""
     chunks = 1
     for group, one in zip(groups, found, strict=True):
         if group.n < 2 or one.algorithm == "direct":
@@ -169,13 +194,21 @@ def _chunks(groups: list[Group], found: list[Estimate]) -> int:
         part, topology = group.part, group.network.topology
         count = len(group.rings)
         if one.algorithm != "ring" or part.root >= 0:
-            latency = max(int(np.median(topology.link_latency_ps)), 1)
-            rate = int(np.median(topology.link_bandwidth_Bps))
-            depth = (
-                group.n if part.root >= 0 else 2 * (int(group.per_box) + group.boxes.bit_length())
+            latency = max(float(np.median(topology.link_latency_ps)), 1.0) / 1e12
+            if topology.link_model == "pipelined":
+                latency /= _FINER
+            rate = count * float(np.median(topology.link_bandwidth_Bps))
+            # A ring of a broadcast carries k chunks; each of a channel's two trees, k chunks of n/2 blocks.
+            depth, blocks = group.n, 1.0
+            if part.root < 0:
+                depth = 2 * (int(group.per_box) + group.boxes.bit_length())
+                blocks = group.n / 2
+            # (d + k) (α + S / kB) is as small for k as for k + 1 where k (k + 1) = d S / αB.
+            count *= max(
+                1, ceil(sqrt(depth * part.size / (rate * latency) / blocks**2 + 0.25) - 0.5)
             )
-            best = isqrt(depth * part.size * 10**12 // rate // latency)
-            count *= max(1, best // (count * (1 if part.root >= 0 else group.n)))
+        elif group.n <= _MANY:
+            count *= -(-_LEAST_CHUNKS // count)
         chunks = max(chunks, min(count, _MOST_CHUNKS))
     return chunks
 
