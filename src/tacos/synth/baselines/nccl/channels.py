@@ -552,9 +552,10 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
     best, carried = list[Chain](), 0.0
     # A slow link is left out, or slows down the channels that use it. Last, all links have room for one channel.
     rooms = [_Free(network, float(one), up) for one, up in product(units[:8], (_SLACK, 0.5))]
-    equal = rooms[0].copy()
-    equal.left = [1] * len(equal.left)
-    for room in (*rooms, equal):
+    for room in rooms[:1]:
+        rooms.append(room.copy())
+        rooms[-1].left = [1] * len(room.left)
+    for room in rooms:
         if tuple(room.left) in tried or carried >= (1 - 1e-9) * ports.min():
             continue
         tried.add(tuple(room.left))
