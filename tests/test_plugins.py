@@ -1,4 +1,4 @@
-"""Packages of others add formats, topologies and carriers; those that are broken are left out with a warning."""
+"""Packages of others add formats, topologies, carriers and engines; those that are broken are left out with a warning."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tacos._support import plugins
 from tacos._support.plugins import Table
 from tacos.errors import PluginWarning
 from tacos.formats import FORMATS, Format
+from tacos.synth import ENGINES
 from tacos.topology.spec import NETWORKS
 
 if TYPE_CHECKING:
@@ -127,6 +128,28 @@ def test_ranks_run_on_the_carrier_of_a_plugin(python, tmp_path, monkeypatch):
     assert list(spool.glob("tacos-spool-*")) == []
 
 
+def test_searches_ask_the_engine_of_a_plugin(python):
+    """On a chain without latency, many chunks make the pipeline as fast as a link; around a switch it says that there is no path."""
+    chain = ["mesh:8@1GB/s,1us", "broadcast", "8MB", "--json"]
+    right = [
+        ["synth", *chain, "--engine", "pipeline"],
+        ["synth", *chain],
+        ["compare", *chain, "--engines", "pipeline,auto"],
+        ["synth", "ring:4", "all-reduce", "1MB", "--json"],
+    ]
+    wrong = ["synth", "switch:4", "broadcast", "1MB", "--engine", "pipeline"]
+    *said, _ = json.loads(python("-c", COMMANDS, given=json.dumps([*right, wrong])))
+    assert [(code, error) for code, _, error in said[:4]] == [(0, "")] * 4
+    named, auto, rows, _ = (json.loads(out) for _, out, _ in said[:4])
+    assert named["engine"] == "pipeline"
+    assert named["efficiency"] > 0.95
+    assert auto["executed_s"] <= named["executed_s"]
+    assert {row["engine"] for row in rows} == {"pipeline", "auto"}
+    code, _, error = said[4]
+    assert code != 0
+    assert "no path of single links from NPU 0 passes all NPUs once" in error
+
+
 def declared(folder: Path, package: str, entry_points: str, code: str = "") -> None:
     """Lay down a package as pip installs it."""
     info = folder / f"{package}-1.0.dist-info"
@@ -193,6 +216,10 @@ def test_records_with_wrong_fields_are_refused():
     )
     assert "it must be Topology, Schedule" in obstacle("x", Format(dict, read, (".x",)))
     assert obstacle("x", Format(FORMATS["yaml"].kind, read, (".x",))) == ""
+    engine = ENGINES["ring"]
+    assert ENGINES._obstacle("mine", engine) == 'its record is named "ring"'
+    assert ENGINES._obstacle("auto", engine) == 'an engine cannot be named "auto"'
+    assert ENGINES._obstacle("ring", engine) == ""
     ring = NETWORKS["ring"]
     assert "small letters" in NETWORKS._obstacle("My_Ring", ring)
     assert NETWORKS._obstacle("a100", ring) == "its name is another one of dgx-a100"

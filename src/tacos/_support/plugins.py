@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from tacos.errors import PluginWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from importlib.metadata import EntryPoint
 
 __all__ = ["Table"]
@@ -34,7 +34,7 @@ class Table(MutableMapping[str, _Record], Generic[_Record]):
     Args:
         group: The group of the plug-ins' entry points. The name of an entry point is that of its record.
         kind: The class of the records.
-        own: The records of this package, whose names no plug-in can take.
+        own: The records of this package, whose names no plug-in can take; the table adds to them.
         obstacle: Returns what is wrong with a plug-in's name or record, or an empty string.
 
     >>> shapes = Table("no.such.group", tuple, {"square": (4, 4)})
@@ -49,11 +49,11 @@ class Table(MutableMapping[str, _Record], Generic[_Record]):
         self,
         group: str,
         kind: type[_Record],
-        own: Mapping[str, _Record],
+        own: MutableMapping[str, _Record],
         obstacle: Callable[[str, _Record], str] = lambda _name, _record: "",
     ) -> None:
         self._group, self._kind, self._obstacle = group, kind, obstacle
-        self._records = dict(own)
+        self._records = own  # may import a record when it is asked for one, so it is not copied
         self._looked = False
         self._lock = threading.RLock()  # a plug-in may use the table while it is imported
 
@@ -89,7 +89,7 @@ class Table(MutableMapping[str, _Record], Generic[_Record]):
             if self._looked:
                 return
             self._looked = True
-            takers = dict.fromkeys(self._records, "tacos")
+            takers = dict.fromkeys(self._records.keys(), "tacos")
             for point in _entry_points(self._group):
                 owner = point.dist.name if point.dist else point.module
                 if point.name in takers:

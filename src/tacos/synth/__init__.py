@@ -1,7 +1,7 @@
 """Engines: algorithms that produce schedules.
 
 :data:`ENGINES` is the table of their records (:class:`~tacos.synth.engine.Engine`) by name: first the synthesizers, which fit a
-schedule to the network, then the baselines, which are known algorithms. :func:`applicable` lists those that apply to a network
+schedule to the network, then the baselines, which are known algorithms, then those of plug-ins. :func:`applicable` lists those that apply to a network
 and a collective.
 """
 
@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tacos._support.deferred import Records
+from tacos._support.plugins import Table
 from tacos.errors import nearest
+from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from tacos._core import Collective, Topology
-    from tacos.synth.engine import Engine
 
 __all__ = ["ENGINES", "applicable", "check_options", "obstacle", "references"]
 
-ENGINES: Records[Engine] = Records(
+_OWN: Records[Engine] = Records(
     {
         name: f"tacos.synth.{record}"
         for name, record in {
@@ -51,6 +52,16 @@ ENGINES: Records[Engine] = Records(
         }.items()
     }
 )
+
+
+def _obstacle(name: str, record: Engine) -> str:
+    """Return what is wrong with a plug-in's record, whose schedules name the engine."""
+    if name == "auto" or "," in name:
+        return f'an engine cannot be named "{name}"'
+    return "" if record.name == name else f'its record is named "{record.name}"'
+
+
+ENGINES = Table("tacos.engines", Engine, _OWN, _obstacle)
 """All engines by name, in the order in which they are listed; an engine's module is imported when the engine is used."""
 
 

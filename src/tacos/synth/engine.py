@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
+from tacos._core import Meter
+
 if TYPE_CHECKING:
     from tacos._core import Collective, Schedule, Topology
     from tacos.nodes import Node
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tacos.synth.requirements import Dims
     from tacos.units import Quantity
 
-__all__ = ["Engine", "Exact", "Options"]
+__all__ = ["Engine", "Exact", "Meter", "Options"]
 
 ChunkCounts: TypeAlias = Callable[
     ["Topology", "Collective", tuple[int, ...], dict[str, Any]], Iterable[int]
