@@ -203,7 +203,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     >>> topo = tacos.topology.ring(4)
     >>> coll = tacos.collective.all_gather(topo, "4MB", chunks=1)
     >>> facts = summary(tacos.synthesize(topo, coll, engine="ring"))
-    >>> facts["transfers"], facts["link_bytes_max"], facts["time_s"]
+    >>> facts["transfers"], facts["link_bytes_max"], facts["executed_s"]
     (12, 3000000, 6.15e-05)
     """
     collective, provenance = schedule.collective, schedule.provenance
@@ -225,12 +225,13 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "chunks": chunks_per_part(collective),
         "total_chunks": collective.chunks,
         "transfers": schedule.transfers,
-        "time_s": schedule.time_s,
+        "executed_s": schedule.executed_s,
         **measured,
         "algbw_Bps": schedule.algbw_Bps,
         "busbw_Bps": schedule.busbw_Bps,
         "efficiency": schedule.efficiency,
         **missed,
+        "ideal_s": schedule.time_s,
         "utilisation_mean": float(used.mean()) if len(used) else 0.0,
         "utilisation_max": float(used.max(initial=0)),
         **busiest,

@@ -53,8 +53,8 @@ def test_auto_says_who_won_and_by_how_much():
 
 def test_auto_stops_at_the_bound():
     """A ring's all-gather in both directions is optimal: no other engine needs to run."""
-    topology = tacos.topology.ring(8, latency="0s")
-    best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "8MB", chunks=2))
+    topology = tacos.topology.ring(64, latency="0s")
+    best = tacos.synthesize(topology, tacos.collective.all_gather(topology, "64MB", chunks=2))
     assert best.efficiency == 1
     assert len(best.provenance["best_of"]) < 4
     assert best.provenance["ends"]["greedy"] == "not needed"

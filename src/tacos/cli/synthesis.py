@@ -280,7 +280,8 @@ def _others(schedule: Schedule) -> dict[str, Any]:
     if not others:
         return {}
     second = others[0]
-    more = times[second] / schedule.time_s - 1 if schedule.time_s else 0.0
+    best_s = times[schedule.engine]
+    more = times[second] / best_s - 1 if best_s else 0.0
     return {"best_of": len(times), "runner_up": f"{second}, {100 * more:.1f} % more time"}
 
 

@@ -32,6 +32,10 @@ _SAME = 0.999
 """More chunks do not relieve the busiest link if its load stays above this share."""
 
 
+_OF_THE_TIME = 0.8
+"""Share of the time that is left for an engine that ends by the clock, so that its answer is there in time."""
+
+
 class _Point(NamedTuple):
     """What is kept of every schedule that was found."""
 
@@ -149,7 +153,7 @@ class Task:
             "memory": self._memory,
         }
         if (left_s := question.watch.left_s()) is not None:
-            values["time_limit"] = max(left_s, 0.01)
+            values["time_limit"] = max(_OF_THE_TIME * left_s, 0.01)
         if self.judge.target != "schedule":
             values["most_transfers"] = MOST_RUN
         given = self.engine.supplied(values) | self._options
