@@ -154,7 +154,7 @@ class Auto:
         for i, doublings in enumerate(rounds):
             if self._met():
                 return
-            if doublings in (-1, 0) and self._met(LIMITS.near):
+            if doublings in (LIMITS.rounds[-1], 0) and self._met(LIMITS.near):
                 continue
             if doublings > 0:
                 self._more_trials(1 << doublings)
@@ -162,7 +162,7 @@ class Auto:
                 for variant in variants(self.question, matches=matches):
                     self._ask(variant)
             self._round(doublings, min(i / (len(rounds) + 1), 1.0))
-            if self.best is not None and doublings >= -1:
+            if self.best is not None and doublings >= LIMITS.rounds[-1]:
                 if refines and not self._met():
                     self._refine(int(LIMITS.refining * work(topology, doublings)))
                 if doublings >= 0 and not self._met():

@@ -6,6 +6,7 @@ or estimated. So a search has the same result on any machine.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,10 @@ class Limits:
         counts: The chunk counts to try.
     """
 
-    work: int = 300_000_000
+    work: int = 400_000_000
     few: int = 64
     many: int = 2048
-    rounds: tuple[int, ...] = (-10, -4, -1)
+    rounds: tuple[int, ...] = (-11, -5, -1)
     first: float = 3.0
     refining: float = 2.0
     refined: int = 4
@@ -88,7 +89,7 @@ class Effort:
         if not units or type(effort) is bool:
             names = ", ".join(str(name) for name in _EFFORTS)
             raise ValueError(f"effort must be one of {names}, or a positive number; got {effort!r}")
-        return cls(effort, -1 if units < 1 else int(units).bit_length() - 1)
+        return cls(effort, int(math.log2(units)))
 
     @property
     def units(self) -> float:
@@ -105,7 +106,7 @@ class Effort:
         """The rounds of a search, as powers of two of normal work.
 
         >>> Effort.of("fast").rounds, Effort.of(4).rounds
-        ((-10, -4, -1), (-10, -4, -1, 0, 1, 2))
+        ((-11, -5, -1), (-11, -5, -1, 0, 1, 2))
         """
         return LIMITS.rounds + tuple(range(self.doublings + 1))
 

@@ -108,7 +108,7 @@ def synthesize(
             all-reduce that is an all-gather backwards and then forwards. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
         seed: Random seed of engines that use one; stored in the provenance.
-        effort: How much work each engine may do: ``"normal"`` (for ``"auto"``, up to 3 s on up to 64 NPUs), a
+        effort: How much work each engine may do: ``"normal"`` (for ``"auto"``, up to 4 s on up to 64 NPUs), a
             multiple of it, of which the largest power of two counts and is the number of greedy's random starts, ``"high"`` (32), or
             ``"fast"`` (half). Work is counted, not timed, so results do not depend on the machine.
         time_limit: Seconds after which the best schedule so far is returned, with ``"cut_short"`` in its
