@@ -27,6 +27,7 @@ from tacos.search.watch import TimeIsUp, Watch
 from tacos.sketch import Sketch
 from tacos.synth import ENGINES, applicable, check_options, obstacle
 from tacos.synth.matched_ports import matched_ports
+from tacos.synth.sizes import check_fits
 from tacos.targets import check_held, in_switch_bound, usable
 from tacos.verify import verify as verify_schedule
 
@@ -138,7 +139,7 @@ def synthesize(
     Raises:
         InfeasibleError: An NPU that needs a chunk cannot be reached.
         TacosError: The time limit passed before any schedule was found, or the engine's schedule violates
-            the sketch.
+            the sketch; or the machine has too little memory to list the schedule's transfers.
         TypeError: The engine does not take an option.
         VerificationError: Every schedule that was found is wrong.
         ValueError: The engine is unknown, or does not apply to this problem; no ports can be matched; or the target cannot hold
@@ -191,6 +192,7 @@ def synthesize(
         raise ValueError(
             f'device "cuda" works only with the engine greedy, not with {engine!r}; use greedy, or device "auto"'
         )
+    check_fits(topology, collective, engine)
     question = Question(
         topology,
         collective,
