@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,19 +12,24 @@ from cyclopts import Group, Parameter
 
 import tacos
 from tacos import formats, units
-from tacos._core import Program, Schedule, Topology, Workload
+from tacos._core import Collective, Program, Schedule, Topology, Workload
 from tacos._support.files import watched
 from tacos.cli.app import app, files_facts, lifted, verdict, warn
 from tacos.cli.options import FORMATS, PLAIN, Output, Values, check_folder, endings, offered
 from tacos.cli.workloads import Layers, Place
+from tacos.collective import kind_of
 from tacos.console import progress
 from tacos.errors import LimitError, TacosError
-from tacos.execution import execution
+from tacos.execution import Execution, execution
 from tacos.program import describe
 
 _HELD = ("Schedule", "Program", "Workload", "Topology")
 _KEPT = 1_000
 """Violations to count before a conversion is refused."""
+_MATTERS = 1.03
+"""Ratio of two executed times from which on the difference is reported (chosen)."""
+_SEARCH_S = 5.0
+"""Seconds for a search for what a target would gain (chosen)."""
 
 
 @Parameter(name="*", group=Group("What the format can say", sort_key=4))
@@ -130,7 +137,14 @@ def convert(
     there = loaded.topology if isinstance(loaded, Schedule) else place.network
     facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}
     if isinstance(loaded, Schedule):
-        facts |= _executed(loaded, target, to_format)
+        executor = _executor(target, to_format)
+        found = _execution(loaded, formats.load(target, format=to_format))
+        facts |= found.rows(executor) if found else {}
+        if found and executor and not out.quiet:
+            ran_ps = found.time_ps(executor)
+            if gain := _gain(loaded, executor, ran_ps, options, out):
+                command = _command(loaded, executor, source)
+                facts |= _told(target, executor, _own_ps(loaded), ran_ps, gain, command, out)
     out.show(facts, "converted")
     return 0
 
@@ -167,15 +181,102 @@ def _saved(
     return loaded
 
 
-def _executed(schedule: Schedule, path: Path, format: str | None) -> dict[str, float]:
+def _executor(path: Path, format: str | None) -> str | None:
+    """Return the target that executes a written file, if there is one."""
+    name = formats.name_of(path, format=format)
+    return None if formats.FORMATS[name].executor is None else name
+
+
+def _execution(schedule: Schedule, written: object) -> Execution | None:
     """Return the executed times of the program that a schedule was written as."""
-    written = formats.load(path, format=format)
-    if isinstance(written, Program):
-        size = schedule.collective.size_bytes
-        found = execution(written, schedule.topology, size=size)
-    else:
-        found = execution(schedule)
-    return found.rows() if found else {}
+    if not isinstance(written, Program):
+        return execution(schedule)
+    return execution(written, schedule.topology, size=schedule.collective.size_bytes)
+
+
+def _gain(
+    schedule: Schedule, target: str, executed_ps: int, options: dict[str, Any], out: Output
+) -> int | None:
+    """Return the executed time of a file made for its target, if the written file takes clearly longer.
+
+    Only a file that takes longer than its schedule promises is worth a search.
+    """
+    if schedule.target == target or executed_ps <= _MATTERS * _own_ps(schedule):
+        return None
+    try:
+        with progress(f"searching for {target}", out.silent) as report:
+            found = tacos.synthesize(
+                schedule.topology,
+                _in_any_chunks(schedule.collective),
+                target=target,
+                effort="fast",
+                time_limit=_SEARCH_S,
+                consistent=schedule.consistent,
+                progress=report,
+            )
+        data = io.BytesIO()
+        formats.save(found, data, format=target, **options)
+        data.seek(0)
+        made = _execution(found, formats.load(data, format=target))
+    except (TacosError, ValueError):  # the file is written, and this is only advice
+        return None
+    if made is None or executed_ps <= _MATTERS * made.time_ps(target):
+        return None
+    return made.time_ps(target)
+
+
+def _own_ps(schedule: Schedule) -> int:
+    """Return the time that a schedule promises: its executed time, if that is known."""
+    return schedule.time_ps if schedule.executed_ps is None else schedule.executed_ps
+
+
+def _in_any_chunks(collective: Collective) -> Collective:
+    """Return the collective with an open number of chunks, if it is a named one."""
+    part = collective.parts[0]
+    if len(collective.parts) > 1 or kind_of(part).listed:
+        return collective
+    return Collective(
+        collective.npus, [type(part)(part.kind, part.size, group=part.group, root=part.root)]
+    )
+
+
+def _command(schedule: Schedule, target: str, source: Path) -> str:
+    """Return the command that synthesizes the collective of a schedule for a target, on the network that its file holds."""
+    collective = schedule.collective
+    part, kind = collective.parts[0], kind_of(collective.parts[0])
+    if len(collective.parts) > 1 or kind.listed:
+        return f'tacos.synthesize(schedule.topology, schedule.collective, target="{target}")'
+    words = ["tacos", "synth", str(source), kind.label, _exact(part.size)]
+    group = part.group.tolist()
+    if group != list(range(collective.npus)):
+        words += ["--group", ",".join(map(str, group))]
+    if kind.rooted:
+        words += ["--root", str(group[part.root])]
+    if not schedule.consistent:
+        words.append("--any-order")
+    return shlex.join([*words, "--target", target, "-o", f"{source.stem}.{target}.tacos"])
+
+
+def _exact(size: int) -> str:
+    """Return a size as the command takes it, without rounding it."""
+    short = units.format_size(size).replace(" ", "")
+    return short if units.size_bytes(short) == size else f"{size}B"
+
+
+def _told(
+    path: Path, target: str, own_ps: int, executed_ps: int, made_ps: int, command: str, out: Output
+) -> dict[str, Any]:
+    """Say what a schedule made for its target would take; scripts get fields instead."""
+    if out.as_json:
+        return {
+            "with_target": {"target": target, "executed_s": made_ps * 1e-12, "command": command}
+        }
+    own, takes, made = (units.format_time(ps * 1e-12) for ps in (own_ps, executed_ps, made_ps))
+    warn(
+        f"{path} takes {takes} when {target} executes it, where its schedule takes {own}; "
+        f"one made for {target} takes {made}: {command}"
+    )
+    return {}
 
 
 def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
