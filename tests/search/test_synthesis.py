@@ -62,8 +62,8 @@ def test_auto_stops_at_the_bound():
 
 def test_auto_cuts_what_its_effort_does_not_allow():
     """Growing trees on 64 NPUs that are not alike takes more than half of the normal work."""
-    topology = tacos.topology.parse("dgx-2:4")
-    collective = tacos.collective.all_gather(topology, "1MB", chunks=1)
+    topology = tacos.topology.mi250(4)
+    collective = tacos.collective.all_reduce(topology, "1MB", chunks=1)
     fast = tacos.synthesize(topology, collective, effort="fast")
     assert fast.engine != "forest"
     assert "cut" in fast.provenance["ends"]["forest"]

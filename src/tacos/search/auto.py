@@ -230,15 +230,9 @@ class Auto:
                 raise
 
     def _promising(self, task: Task) -> bool:
-        """Return whether a task may win, to judge by its engine's schedules of the question before it was changed."""
-        variant = task.variant
-        if not variant.name:
-            return True
-        return all(
-            not one.found or one.least_ps() <= LIMITS.promising * self._to_beat()
-            for one in self._tasks
-            if one.engine is task.engine and one.variant.name == variant.of and not one.trial
-        )
+        """Return whether a task may win, to judge a changed question by the schedules that were found there."""
+        hopeless = task.least_ps() > LIMITS.promising * self._to_beat()
+        return not (task.variant.name and task.found and hopeless)
 
     def _to_beat(self) -> float:
         return math.inf if self.best is None else self.best.time_ps

@@ -34,8 +34,7 @@ class Limits:
         first: The work of the first answer to a large problem, as a multiple of that of listing its transfers.
         refining: The work of refining after a round, as a multiple of a task's.
         refined: Number of answers that are refined after a round, none `hopeful` times as slow as the best.
-        promising: A variant is searched with an engine whose schedules without it are at most this many times as long as the best
-            answer takes.
+        promising: An engine goes on with a variant in which its schedules are at most this many times as long as the best answer takes.
         met: Relative gap at which an answer counts as having reached the bound.
         near: Relative gap to the bound from which on the rounds up to that of normal effort are not worth their work.
         enough: Factor on an engine's best time within which it prefers fewer chunks, whose costs are partly outside the model.
@@ -44,7 +43,7 @@ class Limits:
         counts: The chunk counts to try.
     """
 
-    work: int = 400_000_000
+    work: int = 600_000_000
     few: int = 64
     many: int = 2048
     rounds: tuple[int, ...] = (-11, -5, -1)
@@ -52,7 +51,7 @@ class Limits:
     refining: float = 2.0
     refined: int = 4
     hopeful: float = 1.1
-    promising: float = 1.1
+    promising: float = 1.3
     met: float = 0.001
     near: float = 0.005
     enough: float = 1.005

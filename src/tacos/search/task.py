@@ -105,7 +105,7 @@ class Task:
             if self.floor_ps() >= to_beat_ps:
                 self.end = "cannot get faster than the best"
                 break
-            meter = Meter(limit=max(allowance - self.used, 0), report=self.question.watch.report)
+            meter = Meter(limit=max(allowance - self.used, 0), report=self._report)
             finds = self._fresh is None
             try:
                 if self._fresh is None:
@@ -121,6 +121,14 @@ class Task:
             else:
                 self._advance()
         return len(self.answers) > before
+
+    def _report(self, share: float) -> None:
+        """Report progress, which ends the work at the deadline, unless the engine ends itself and keeps its best answer."""
+        watch = self.question.watch
+        if self.engine.supplied({"time_limit": 0.0}) and watch.time_limit is not None:
+            watch.repeat()
+        else:
+            watch.report(share)
 
     def _find(self, meter: Meter) -> None:
         """Find the next schedule."""

@@ -35,14 +35,12 @@ class Variant:
 
     Attributes:
         name: Its name; empty for the question as it was asked.
-        of: The name of the variant that was changed.
         topology, collective: What engines are given; the number of chunks may be open.
         lift: Returns an answer to the question, given a schedule of the variant and a counter of the work that this takes.
         times: How often the engine's time passes in the answer.
     """
 
     name: str
-    of: str
     topology: Topology
     collective: Collective
     lift: Callable[[Schedule, Meter], Schedule]
@@ -51,7 +49,7 @@ class Variant:
 
 def as_asked(topology: Topology, collective: Collective) -> Variant:
     """Return the question itself as a variant."""
-    return Variant("", "", topology, collective, lambda found, _: found)
+    return Variant("", topology, collective, lambda found, _: found)
 
 
 def variants(question: Question, *, matches: bool) -> list[Variant]:
@@ -104,7 +102,7 @@ def _in_halves(
             raise TacosError(str(error)) from None
         return both.with_provenance(found.provenance | {"halves": True})
 
-    return [Variant("halves", "", topology, gather, lift, times=2)]
+    return [Variant("halves", topology, gather, lift, times=2)]
 
 
 def _matched(matching: MatchedPorts, inner: Variant) -> Variant:
@@ -116,8 +114,7 @@ def _matched(matching: MatchedPorts, inner: Variant) -> Variant:
         return on_whole_network(matching, both)
 
     name = f"{inner.name} on matched ports" if inner.name else "matched ports"
-    of = "matched ports" if inner.name else ""
-    return Variant(name, of, inner.topology, inner.collective, lift, inner.times)
+    return Variant(name, inner.topology, inner.collective, lift, inner.times)
 
 
 def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
