@@ -11,6 +11,7 @@ import pytest
 import tacos
 from tacos.cli import converting, main
 from tacos.execution import execution
+from tacos.search.synthesis import with_chunks
 
 pytestmark = pytest.mark.unsanitized
 
@@ -88,6 +89,28 @@ def test_a_target_that_gains_nothing_is_not_mentioned(tmp_path, capsys):
     facts = json.loads(said.out)
     assert facts["executed_s"] > 1.3 * found.time_s
     assert "with_target" not in facts
+
+
+def test_a_schedule_cut_into_fewer_chunks_is_compared_with_the_whole_one(
+    tmp_path, capsys, monkeypatch
+):
+    """A broadcast to the other side of a ring is a pipeline of two hops, which one chunk passes one after the other."""
+    ring = tacos.topology.ring(4)
+    problem = tacos.collective.broadcast(ring, "64MB", chunks=16)
+    whole = tacos.synthesize(ring, problem, engine="greedy")
+    tacos.save(whole, tmp_path / "x.tacos")
+
+    def cut(loaded, target, *_):
+        fewer = with_chunks(loaded, 1)
+        tacos.save(fewer, target)
+        return fewer
+
+    monkeypatch.setattr(converting, "_saved", cut)
+    facts = json.loads(
+        run(capsys, "convert", tmp_path / "x.tacos", tmp_path / "x.xml", "--json").out
+    )
+    assert facts["executed_s"] == facts["ideal_s"] > 1.5 * whole.time_s
+    assert facts["with_target"]["executed_s"] <= 1.1 * whole.time_s
 
 
 def test_a_search_that_fails_does_not_fail_the_conversion(in_order, tmp_path, capsys, monkeypatch):

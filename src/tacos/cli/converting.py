@@ -131,6 +131,7 @@ def convert(
     else:
         given = {"topology": place.network, "size": place.size}
         options |= {option: value for option, value in given.items() if value is not None}
+    whole = loaded  # before it was cut into fewer chunks
     with watched() as written:
         loaded = _saved(loaded, target, to_format, options)
     facts = {"from": str(source), "to": str(target)} | _outline(loaded)
@@ -140,11 +141,11 @@ def convert(
         executor = _executor(target, to_format)
         found = _execution(loaded, formats.load(target, format=to_format))
         facts |= found.rows(executor) if found else {}
-        if found and executor and not out.quiet:
+        if found and executor and not out.quiet and isinstance(whole, Schedule):
             ran_ps = found.time_ps(executor)
-            if gain := _gain(loaded, executor, ran_ps, options, out):
-                command = _command(loaded, executor, source)
-                facts |= _told(target, executor, _own_ps(loaded), ran_ps, gain, command, out)
+            if gain := _gain(whole, executor, ran_ps, options, out):
+                command = _command(whole, executor, source)
+                facts |= _told(target, executor, _own_ps(whole), ran_ps, gain, command, out)
     out.show(facts, "converted")
     return 0
 
