@@ -251,7 +251,7 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
             row["engine"],
             f"{row['chunks']:,}",
             units.format_size(row["size_bytes"]),
-            units.format_time(row["time_s"]),
+            units.format_time(row["executed_s"]),
             f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
             human("efficiency", row["efficiency"]),
         )

@@ -293,6 +293,6 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
         "total_chunks",
         "steps",
         "transfers",
-        "time_s",
+        "ideal_s",
     )
     return {name: facts[name] for name in names if name in facts}

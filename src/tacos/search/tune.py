@@ -97,7 +97,7 @@ class Tuning:
                 "engine": one.engine,
                 "chunks": one.chunks,
                 "size_bytes": one.schedule.collective.size_bytes,
-                "time_s": one.schedule.time_s,
+                "executed_s": one.schedule.executed_s,
                 "busbw_Bps": one.schedule.busbw_Bps,
                 "efficiency": one.efficiency,
             }
