@@ -47,7 +47,7 @@ class Limits:
     few: int = 64
     many: int = 2048
     rounds: tuple[int, ...] = (-11, -5, -1)
-    first: float = 3.0
+    first: float = 4.0
     refining: float = 2.0
     refined: int = 4
     hopeful: float = 1.1
