@@ -38,19 +38,19 @@ class RankProgress {
       ready_.for_each([&](std::uint32_t row) { rows.push_back(row); });
       ready_.clear();
     } else {
-      const auto pop = [&](Lane& lane) {
-        rows.push_back(lane.heap.top().second);
-        lane.heap.pop();
+      const auto pop = [&](Unit& unit) {
+        rows.push_back(unit.heap.top().second);
+        unit.heap.pop();
       };
-      while (!lanes_[kRecvs].heap.empty()) pop(lanes_[kRecvs]);
-      for (const auto lane : {kComms, kComps, kCpu}) {
-        while (!lanes_[lane].busy && !lanes_[lane].heap.empty()) {
-          pop(lanes_[lane]);
+      while (!units_[kRecvs].heap.empty()) pop(units_[kRecvs]);
+      for (const auto unit : {kComms, kComps, kCpu}) {
+        while (!units_[unit].busy && !units_[unit].heap.empty()) {
+          pop(units_[unit]);
           if (ends_at_once(rows.back())) {
             over.push_back(rows.back());
             rows.pop_back();
           } else {
-            lanes_[lane].busy = true;
+            units_[unit].busy = true;
           }
         }
       }
@@ -67,10 +67,10 @@ class RankProgress {
     return rows;
   }
 
-  void finish(std::uint32_t row, bool held_lane = true) {
+  void finish(std::uint32_t row, bool held_unit = true) {
     done_[row - first_] = true;
     --under_way_;
-    if (!custom_ && held_lane) lanes_[lane_of(row)].busy = false;
+    if (!custom_ && held_unit) units_[unit_of(row)].busy = false;
     for (const auto child : graph_.children(row)) {
       if (--waiting_[child - first_] == 0) free(child);
     }
@@ -78,7 +78,7 @@ class RankProgress {
 
   bool over() const {
     if (under_way_ > 0 || !ready_.empty()) return false;
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.heap.empty(); });
+    return std::all_of(units_.begin(), units_.end(), [](const Unit& u) { return u.heap.empty(); });
   }
 
   // Nodes that would start with another event of this rank.
@@ -100,15 +100,15 @@ class RankProgress {
   const std::vector<std::int32_t>* members = nullptr;  // maps its rank numbers to ranks
 
  private:
-  // Ready nodes of one kind; the one with the lowest id starts first.
-  struct Lane {
+  // What executes nodes of one kind, with those that are ready; the one with the lowest id starts first.
+  struct Unit {
     using Entry = std::pair<std::uint64_t, std::uint32_t>;  // id, row
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap;
     bool busy = false;
   };
   static constexpr std::size_t kRecvs = 0, kComms = 1, kComps = 2, kCpu = 3;
 
-  std::size_t lane_of(std::uint32_t row) const {
+  std::size_t unit_of(std::uint32_t row) const {
     switch (workload.kind(row)) {
       case NodeKind::recv:
         return kRecvs;
@@ -123,7 +123,7 @@ class RankProgress {
     if (custom_) {
       ready_.insert(graph_.hash(row), row);
     } else {
-      lanes_[lane_of(row)].heap.emplace(graph_.hash(row), row);
+      units_[unit_of(row)].heap.emplace(graph_.hash(row), row);
     }
   }
 
@@ -134,7 +134,7 @@ class RankProgress {
   std::vector<std::uint32_t> waiting_;
   std::vector<bool> issued_, done_;
   HashOrder ready_;
-  std::array<Lane, 4> lanes_;
+  std::array<Unit, 4> units_;
 };
 
 // A collective of one rank: the number of its unfinished streams, and the node that waits for them.
