@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from operator import attrgetter
@@ -52,6 +53,27 @@ def test_what_a_module_exports_can_be_imported(name):
 def test_the_public_names_are_sorted_and_are_what_dir_shows():
     assert list(tacos.__all__) == sorted(tacos.__all__)
     assert dir(tacos) == list(tacos.__all__)
+
+
+GROUPS = {"tacos.carriers", "tacos.topologies"}
+"""Groups of entry points whose names are not those of modules."""
+IN_TEXT = re.compile(r"(?<![}\w])`(tacos(?:\.[A-Za-z_]\w*)+)[`(]")
+"""Code in a sentence. Roles, such as {func}, are resolved when the manual is made."""
+
+
+def test_the_manual_names_what_there_is():
+    root = Path(__file__).parent.parent
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("docs/*/*.md")]
+    named = {found[1] for page in pages for found in IN_TEXT.finditer(page.read_text())}
+    assert len(named) > 50
+    unknown = []
+    for name in sorted(named - GROUPS):
+        try:
+            pkgutil.resolve_name(name)
+        except (AttributeError, ModuleNotFoundError) as error:
+            if getattr(error, "name", "") != "torch":
+                unknown.append(name)
+    assert unknown == []
 
 
 def test_every_public_function_and_class_says_what_it_is():

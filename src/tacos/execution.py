@@ -114,7 +114,7 @@ def execution(
         progress: Called from time to time with the share of the work done.
 
     Returns:
-        The times; None for a schedule of more than 100,000 transfers whose messages share links.
+        The times; None for a schedule of more than a million transfers (`MOST_RUN`) whose messages share links.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
