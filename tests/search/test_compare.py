@@ -6,10 +6,10 @@ import csv
 import json
 import pickle
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -20,8 +20,11 @@ import tacos
 from tacos import collective as co
 from tacos import view
 from tacos.cli import main
+from tacos.search import watch
+from tests.support.conditions import PATIENCE_S
 from tests.support.programs import changed
 from tests.support.strategies import orders, topologies
+from tests.support.work import Clock
 
 pytestmark = pytest.mark.unsanitized
 
@@ -192,37 +195,50 @@ def test_orbits_can_be_pickled():
 
 
 def test_an_engine_that_is_too_slow_is_not_asked_again(monkeypatch):
+    """The only thread asks greedy first, which takes all its time, and then ring, which waits until that is known."""
     asked = []
-
-    def slow(topology, collective, *, engine, time_limit, **others):
-        asked.append((engine, collective.size_bytes))
-        if engine == "greedy":
-            time.sleep(time_limit)
-            raise tacos.TacosError("time_limit passed")
-        return synthesize(topology, collective, engine=engine, **others)
-
+    now = 0.0
+    known = threading.Event()
     module = import_module("tacos.search.compare")
     synthesize = module.synthesize
+
+    def slow(topology, collective, *, engine, time_limit, **others):
+        nonlocal now
+        asked.append((engine, collective.size_bytes))
+        if engine == "greedy":
+            now += time_limit
+            raise tacos.TacosError("time_limit passed")
+        assert known.wait(PATIENCE_S)
+        return synthesize(topology, collective, engine=engine, **others)
+
+    def heed(share):
+        if share >= 1 / 2:  # the three tasks of greedy are done or cancelled
+            known.set()
+
     monkeypatch.setattr(module, "synthesize", slow)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now))
     with ThreadPoolExecutor(1) as pool:
         sweep = tacos.compare(
             RING,
             gathers("4KB", "8KB", "16KB"),
             engines=["greedy", "ring"],
-            time_limit=0.05,
+            time_limit=1,
             executor=pool,
+            progress=heed,
         )
     notes = [[c.note for c in one.candidates if not c.ok] for one in sweep.comparisons]
-    assert notes[0] == ["time_limit passed"]
-    assert notes[-1] == ["not tried: found nothing in 0.05 s at 4 kB"]
-    assert ("greedy", 16_000) not in asked
+    skipped = ["not tried: found nothing in 1 s at 4 kB"]
+    assert notes == [["time_limit passed"], skipped, skipped]
+    assert [size for engine, size in asked if engine == "greedy"] == [4000]
     assert all(one.solved[0].engine == "ring" for one in sweep.comparisons)
 
 
-def test_a_search_that_the_limit_cut_short_says_so():
-    topology = tacos.topology.torus(16, 16)
-    collective = tacos.collective.all_gather(topology, "256MB", chunks=1)
-    result = tacos.compare(topology, collective, engines=["greedy"], effort=10**6, time_limit=0.5)
+def test_a_search_that_the_limit_cut_short_says_so(monkeypatch):
+    """There is time for a few of a million trials."""
+    monkeypatch.setattr(watch, "time", Clock())
+    topology = tacos.topology.torus(3, 3)
+    collective = tacos.collective.all_gather(topology, "9MB", chunks=1)
+    result = tacos.compare(topology, collective, engines=["greedy"], effort=10**6, time_limit=100)
     (row,) = result.rows()
     assert row["cut_short"]
     assert "greedy was cut short: more time may find better." in view.remarks(result)

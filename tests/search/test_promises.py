@@ -15,6 +15,7 @@ from tacos.search import watch
 from tacos.search.effort import LIMITS
 from tacos.synth import ENGINES
 from tests.support.problems import problem
+from tests.support.work import Clock
 
 BROKEN = tacos.topology.drop_links(
     tacos.topology.torus(4, 4, bandwidth="25GB/s", latency="700ns"), (0, 1), (5, 9), both=True
@@ -68,17 +69,6 @@ def test_more_effort_is_never_slower_and_a_late_deadline_changes_nothing(seed):
     assert late == normal
     assert late.executed_ps == normal.executed_ps
     assert not late.cut_short
-
-
-class Clock:
-    """A clock that goes on by a second each time that it is looked at."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        self.now += 1.0
-        return self.now
 
 
 @pytest.mark.parametrize("network", [BROKEN, MIXED], ids=["broken", "mixed"])
