@@ -206,6 +206,27 @@ def test_the_command_goes_on_without_a_broken_plugin(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "points", [b"[tacos.topologies]\nmoebius\n", b"[tacos.topologies]\nm = \xff\n"]
+)
+def test_the_command_goes_on_where_entry_points_cannot_be_read(points, tmp_path):
+    declared(tmp_path, "broken", "")
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_bytes(points)
+    declared(tmp_path, "fine", "[tacos.topologies]\nmoebius = fine:SPEC\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tacos", "topo", "--json"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "ring:N" in json.loads(done.stdout)
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(
+        "tacos: plug-ins are left out (tacos.topologies), as Python cannot read the entry points of all packages: "
+    )
+
+
 def test_records_with_wrong_fields_are_refused():
     def read(path):
         raise NotImplementedError

@@ -110,8 +110,7 @@ class Table(MutableMapping[str, _Record], Generic[_Record]):
         try:
             record = point.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001, a plug-in may raise anything
-            words = " ".join(str(error).split())
-            return f"importing {point.value} raises {type(error).__name__}{words and ': '}{words}"
+            return f"importing {point.value} raises {_words(error)}"
         if not isinstance(record, self._kind):
             return f"{point.value} is a {type(record).__name__}; it must be a {self._kind.__name__}"
         if why := self._obstacle(point.name, record):
@@ -120,13 +119,28 @@ class Table(MutableMapping[str, _Record], Generic[_Record]):
         return ""
 
 
+def _words(error: BaseException) -> str:
+    """Return the kind and the message of an error on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}{message and ': '}{message}"
+
+
 def _entry_points(group: str) -> Iterable[EntryPoint]:
     """Return the entry points of a group, in an order that does not depend on directories."""
     if not _declared(group):
         return []
     from importlib.metadata import entry_points
 
-    return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
+    try:
+        found = entry_points(group=group)
+    except Exception as error:  # noqa: BLE001, a file of any package may be malformed
+        warnings.warn(
+            f"plug-ins are left out ({group}), as Python cannot read the entry points of all packages: {_words(error)}",
+            PluginWarning,
+            stacklevel=5,
+        )
+        return []
+    return sorted(found, key=lambda point: (point.name, point.value))
 
 
 def _declared(group: str) -> bool:
