@@ -54,11 +54,11 @@ def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--small", action="store_true", help="at most 16 NPUs")
     specs = (
-        ["dgx-h100:2", "switch:16", "clique:8"]
+        ["dgx-h100-plain:2", "switch:16", "clique:8"]
         if parser.parse_args().small
-        else ["dgx-h100:8", "dgx-a100:4", "mi300x:4", "mi300x:8", "rail:4x8", "switch:64", "clique:16", "dgx-h100:1"]
+        else ["dgx-h100-plain:8", "dgx-a100:4", "mi300x:4", "mi300x:8", "rail:4x8", "switch:64", "clique:16", "dgx-h100-plain:1"]
     )  # fmt: skip
-    head = f"{'network':13}{'sizes':12}{'engine':>14}{'pieces':>8}{'transfers':>11}"
+    head = f"{'network':18}{'sizes':12}{'engine':>14}{'pieces':>8}{'transfers':>11}"
     print(f"{head}{'scheduled':>11}{'executed':>10}{'ms':>7}")
     for spec in specs:
         topology = tacos.topology.parse(spec)
@@ -76,7 +76,7 @@ def main():
                 tacos.verify(schedule).raise_if_failed()
                 executed = execution(schedule)
                 over = (executed.time_ps() if executed else float("nan")) / bound.time_ps
-                print(f"{spec:13}{name:12}{engine:>14}{schedule.collective.parts[0].chunks:8}{schedule.transfers:11,}"
+                print(f"{spec:18}{name:12}{engine:>14}{schedule.collective.parts[0].chunks:8}{schedule.transfers:11,}"
                       f"{schedule.time_ps / bound.time_ps:11.3f}{over:10.3f}{took:7.1f}", flush=True)  # fmt: skip
 
 

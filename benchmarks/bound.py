@@ -16,19 +16,19 @@ OPTIMA = {
     "dgx-a100:1": 342.86,
     "dgx-a100:2": 346.67,
     "dgx-a100:4": 266.67,
-    "dgx-h100:1": 514.29,
-    "dgx-h100:2": 533.33,
-    "dgx-h100:4": 516.13,
-    "dgx-h100:8": 457.14,
-    "dgx-h100:16": 426.67,
+    "dgx-h100-plain:1": 514.29,
+    "dgx-h100-plain:2": 533.33,
+    "dgx-h100-plain:4": 516.13,
+    "dgx-h100-plain:8": 457.14,
+    "dgx-h100-plain:16": 426.67,
     "mi250:1": 342.86,
     "mi250:2": 354.13,
     "mi250:4": 341.33,
     "mi300x:1": 512.0,
     "mi300x:2": 531.2,
     "mi300x:4": 514.06,
-    "nvl72:1": 912.68,
-    "nvl72:2": 956.64,
+    "nvl72-plain:1": 912.68,
+    "nvl72-plain:2": 956.64,
     "torus:4x4@1GB/s": 4.267,
     "torus:4x4x4@1GB/s": 6.095,
     "torus:8x8x8@1GB/s": 6.012,
@@ -64,7 +64,7 @@ def optima():
 def speed():
     torus = tp.torus(8, 8, 8)
     networks = {
-        "128 H100": tp.dgx_h100(16),
+        "128 H100": tp.dgx_h100(16, nvls=False),
         "torus 8x8x8": torus,
         "torus 8x8x8, one link dead": tp.drop_links(torus, 0, both=True),
         "fat tree 64x64": tp.fat_tree(64, 64),
@@ -81,13 +81,13 @@ def speed():
 def pairs():
     print(f"\n{'all-to-all':20}{'time':>12}{'exact':>8}{'ms':>10}  why")
     for spec in (
-        "dgx-h100:2",
+        "dgx-h100-plain:2",
         "mi250:1",
         "mesh:4x4",
         "mesh:6x6",
         "ndv2:2",
         "torus:8x8",
-        "dgx-h100:16",
+        "dgx-h100-plain:16",
     ):
         topology = tp.parse(spec)
         best, seconds = timed(topology, "all_to_all", 10**6 * topology.npus, repeats=2)

@@ -17,12 +17,12 @@ from tacos import topology as tp
 NETWORKS = {
     "broken torus:8x8": lambda: tp.drop_links(tp.torus(8, 8), (0, 1), both=True),
     "broken torus:32x32": lambda: tp.drop_links(tp.torus(32, 32), (0, 1), both=True),
-    "dgx-h100:16": lambda: tp.dgx_h100(16),
-    "dgx-h100:256": lambda: tp.dgx_h100(256),
+    "dgx-h100-plain:16": lambda: tp.dgx_h100(16, nvls=False),
+    "dgx-h100-plain:256": lambda: tp.dgx_h100(256, nvls=False),
     "fat-tree:16": lambda: tp.fat_tree(16, 16),
     "fat-tree:32x64": lambda: tp.fat_tree(32, 64),
     "dragonfly:8x8": lambda: tp.dragonfly(8, 8),
-    "rails:128": lambda: tp.dgx_h100(128, fabric="rail"),
+    "rails:128": lambda: tp.dgx_h100(128, nvls=False, fabric="rail"),
 }
 KINDS = ("all_reduce", "all_to_all")
 SIZE = "256MB"

@@ -62,13 +62,13 @@ SPECS = (
     "ndv2:2",
     "dgx-a100:1",
     "dgx-a100:2",
-    "dgx-h100:1",
-    "dgx-h100:2",
-    "dgx-h100:4",
+    "dgx-h100-plain:1",
+    "dgx-h100-plain:2",
+    "dgx-h100-plain:4",
     "mi250:1",
     "mi250:2",
     "mi300x:2",
-    "nvl72:1",
+    "nvl72-plain:1",
 )
 
 

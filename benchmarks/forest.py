@@ -17,20 +17,20 @@ OPTIMA = {
     "dgx-a100:1": (342.857, 0.8),
     "dgx-a100:2": (346.667, 39.8),
     "dgx-a100:4": (266.667, 198.7),
-    "dgx-h100:1": (514.286, None),
-    "dgx-h100:2": (533.333, 14.9),
-    "dgx-h100:4": (516.129, None),
-    "dgx-h100:8": (457.143, None),
-    "dgx-h100:16": (426.667, None),
-    "dgx-h100:128": (403.150, None),
+    "dgx-h100-plain:1": (514.286, None),
+    "dgx-h100-plain:2": (533.333, 14.9),
+    "dgx-h100-plain:4": (516.129, None),
+    "dgx-h100-plain:8": (457.143, None),
+    "dgx-h100-plain:16": (426.667, None),
+    "dgx-h100-plain:128": (403.150, None),
     "mi250:1": (342.857, 3.0),
     "mi250:2": (354.133, None),
     "mi250:4": (341.333, None),
     "mi300x:1": (512.0, None),
     "mi300x:2": (531.2, None),
     "mi300x:4": (514.065, None),
-    "nvl72:1": (912.676, None),
-    "nvl72:2": (956.643, None),
+    "nvl72-plain:1": (912.676, None),
+    "nvl72-plain:2": (956.643, None),
     "switch:16@900GB/s": (960.0, 5.4),
     "torus:4x4@1GB/s": (4.26667, 4.7),
     "torus:4x4x4@1GB/s": (6.09524, 230.5),
@@ -42,7 +42,15 @@ OPTIMA = {
     "ndv2:2": (25.0, 1.1),
     "ndv2:4": (16.6667, 13.6),
 }
-SMALL = ("dgx-a100:2", "dgx-h100:2", "dgx-h100:4", "mi300x:2", "nvl72:1", "dgx-2:2", "ndv2:2")
+SMALL = (
+    "dgx-a100:2",
+    "dgx-h100-plain:2",
+    "dgx-h100-plain:4",
+    "mi300x:2",
+    "nvl72-plain:1",
+    "dgx-2:2",
+    "ndv2:2",
+)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 SCHEDULED = 128  # NPUs
 

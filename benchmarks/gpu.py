@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 CASES = [
     ("ring:4", "all-reduce", "ring"),
-    ("dgx-h100:1", "all-reduce", "auto"),
-    ("dgx-h100:1", "all-gather", "auto"),
+    ("dgx-h100-plain:1", "all-reduce", "auto"),
+    ("dgx-h100-plain:1", "all-gather", "auto"),
     ("torus:4x4", "all-reduce", "auto"),
     ("mesh:3x3", "reduce-scatter", "greedy"),
     ("fc:8", "all-to-all", "auto"),
@@ -188,7 +188,7 @@ def main() -> int:
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}"
     )
     print(
-        f"{'network':12}{'collective':16}{'type':10}{'count':>12}{'ms':>9}{'least':>9}{'most':>9}{'wrong':>7}"
+        f"{'network':17}{'collective':16}{'type':10}{'count':>12}{'ms':>9}{'least':>9}{'most':>9}{'wrong':>7}"
     )
     bad = 0
     for network, kind, engine in CASES:
@@ -210,7 +210,7 @@ def main() -> int:
                 wrong = sum(int((t != w).sum()) for t, w in zip(targets, right, strict=True))
                 bad += wrong
                 row = f"{statistics.median(times):9.2f}{min(times):9.2f}{max(times):9.2f}{wrong:7d}"
-                print(f"{network:12}{kind:16}{name:10}{count:12,}{row}")
+                print(f"{network:17}{kind:16}{name:10}{count:12,}{row}")
     dist.destroy_process_group()
     return 1 if bad else 0
 

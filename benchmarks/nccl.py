@@ -76,7 +76,7 @@ def points():
                         found,
                     )
                 )
-    topology = tacos.topology.dgx_h100(nvls=True)
+    topology = tacos.topology.dgx_h100()
     for kind, speeds in H100_GBps.items():
         for gpus, measured in speeds.items():
             found = estimate(topology, kind, 2**30, gpus)
@@ -101,7 +101,7 @@ def between_boxes():
         f"{'GPUs':>6}" + "".join(f"{size:>16}" for size in ("16 MiB", "128 MiB", "1 GiB", "16 GiB"))
     )
     for gpus, published in SIMAI.items():
-        topology = tacos.topology.dgx_h100(gpus // 8)
+        topology = tacos.topology.dgx_h100(gpus // 8, nvls=False)
         cells = []
         for power, ratio in zip((24, 27, 30, 34), published, strict=True):
             wanted = tacos.collective.all_reduce(topology, 2**power)
@@ -140,9 +140,9 @@ def schedules():
         f"{'':<18}{'size':>8}{'synthesized':>12}{'nccl':>9}{'factor':>8}{'one ring':>10}{'estimate':>10}  NCCL's choice"
     )
     for spec in (
+        "dgx-h100-plain:2",
         "dgx-h100:2",
-        "dgx-h100-nvls:2",
-        "dgx-h100-nvls",
+        "dgx-h100",
         "dgx-a100:2",
         "dgx-1",
         "mi250",

@@ -55,7 +55,7 @@ def hierarchical():
         "dragonfly 5x4": tacos.topology.dragonfly(
             5, 4, global_bandwidth="25GiB/s", global_latency="1us", **SPEED
         ),
-        "DGX H100 x4": parse("dgx-h100:4"),
+        "DGX H100 x4": parse("dgx-h100-plain:4"),
     }
 
 

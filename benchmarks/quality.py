@@ -157,7 +157,7 @@ def taccl():
 
 NETWORKS = (
     *("ring:8", "torus:4x4", "mesh:4x4", "hypercube:4", "switch:16", "fc:8"),
-    *("dgx-1", "ndv2:2", "dgx-a100:2", "dgx-h100:2", "mi250:1", "fc:4*switch:4"),
+    *("dgx-1", "ndv2:2", "dgx-a100:2", "dgx-h100-plain:2", "mi250:1", "fc:4*switch:4"),
 )
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 SIZES = ("1KB", "8KB", "64KB", "512KB", "4MB", "32MB", "256MB", "1GB")

@@ -131,7 +131,7 @@ PROGRAMS = {
         0.2,
     ),
     "dgx_h100 x8 all-gather": (
-        lambda: of(tacos.topology.dgx_h100(8), "all_gather", 12, "forest"),
+        lambda: of(tacos.topology.dgx_h100(8, nvls=False), "all_gather", 12, "forest"),
         1,
     ),
     "dgx_a100 x4 all-reduce": (

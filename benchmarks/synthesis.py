@@ -78,18 +78,18 @@ def heterogeneous():
 
 def machines():
     specs = [
-        "dgx-h100:1", "dgx-h100:2", "dgx-h100:4", "dgx-h100:8", "dgx-a100:2", "dgx-a100:4", "mi250:1",
-        "mi250:2", "ndv2:2", "ndv2:4", "dgx-2:2 relay", "dragonfly:9x4", "dgx-1:1", "mi300x:1", "nvl72:1",
+        "dgx-h100-plain:1", "dgx-h100-plain:2", "dgx-h100-plain:4", "dgx-h100-plain:8", "dgx-a100:2", "dgx-a100:4", "mi250:1",
+        "mi250:2", "ndv2:2", "ndv2:4", "dgx-2:2 relay", "dragonfly:9x4", "dgx-1:1", "mi300x:1", "nvl72-plain:1",
     ]  # fmt: skip
     print("\ngreedy with chunk search; share of the bound (exact: *), and for 1 MB the time over "
           "latency + bandwidth of the bound, which is not a bound")  # fmt: skip
-    print(f"{'machine':15}{'all-gather, 1 GB':>22}{'all-reduce, 1 GB':>22}{'all-gather, 1 MB':>20}"
+    print(f"{'machine':17}{'all-gather, 1 GB':>22}{'all-reduce, 1 GB':>22}{'all-gather, 1 MB':>20}"
           f"{'all-reduce, 1 MB':>20}")  # fmt: skip
     for spec in specs:
         # The published optimum of two DGX-2 is for odd GPUs that send and even ones that receive.
         relay = spec.endswith("relay")
         topology = tacos.topology.dgx2(2, relay=True) if relay else tacos.topology.parse(spec)
-        row = f"{spec:15}"
+        row = f"{spec:17}"
         for size in ("1GB", "1MB"):
             for kind in ("all_gather", "all_reduce"):
                 collective = tacos.collective.named(kind, topology, size)

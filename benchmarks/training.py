@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
@@ -116,23 +116,23 @@ def half_rate(npus: int) -> tacos.Topology:
 @lru_cache
 def hopper(npus: int) -> tacos.Topology:
     """DGX H100 with a 400 Gb/s NIC per GPU."""
-    return tacos.topology.dgx_h100(max(1, npus // 8), nvls=True)
+    return tacos.topology.dgx_h100(max(1, npus // 8))
 
 
 @lru_cache
 def blackwell(npus: int) -> tacos.Topology:
     """DGX B200 with a 400 Gb/s NIC per GPU."""
-    return tacos.topology.dgx_h100(max(1, npus // 8), nvls=True, bandwidth="900GB/s")
+    return tacos.topology.dgx_h100(max(1, npus // 8), bandwidth="900GB/s")
 
 
 @lru_cache
 def racks(npus: int) -> tacos.Topology:
     """GB200 NVL72 racks of which jobs use 64 GPUs each."""
     if npus <= 64:
-        return tacos.topology.subset(tacos.topology.nvl72(1, nvls=True), range(npus))
+        return tacos.topology.subset(tacos.topology.nvl72(1), range(npus))
     count = -(-npus // 64)
     kept = [72 * rack + place for rack in range(count) for place in range(64)]
-    return tacos.topology.subset(tacos.topology.nvl72(count, nvls=True), kept[:npus])
+    return tacos.topology.subset(tacos.topology.nvl72(count), kept[:npus])
 
 
 def number(row: Row, name: str, default: int = 1) -> int:
@@ -416,7 +416,8 @@ def headline() -> None:
         f"{'step':30} {'GPUs':>5} {'network':>14} {'NCCL':>9} {'synthesized':>12} {'gain':>6} {'free':>9} {'most':>6}"
     )
     for name, model, device, dtype, boxes, degrees in HEADLINE:
-        build = tacos.topology.dgx_a100 if device.startswith("a100") else tacos.topology.dgx_h100
+        a100 = device.startswith("a100")
+        build = tacos.topology.dgx_a100 if a100 else partial(tacos.topology.dgx_h100, nvls=False)
         healthy = build(boxes)
         nic = healthy.link_bandwidth_Bps.min()
         for network, topology in (

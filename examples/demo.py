@@ -17,8 +17,8 @@ from tacos import view
 PROBLEMS = [
     ("torus:8x8@50GB/s,500ns", "all-reduce", "64MB"),
     ("torus:8x8@50GB/s,500ns", "all-gather", "64MB"),
-    ("dgx-h100:2", "all-reduce", "1GB"),
-    ("dgx-h100:2", "all-to-all", "64MB"),
+    ("dgx-h100-plain:2", "all-reduce", "1GB"),
+    ("dgx-h100-plain:2", "all-to-all", "64MB"),
 ]
 
 

@@ -24,20 +24,20 @@ OPTIMA = [
     (tp.dgx_a100(1), 342.86),
     (tp.dgx_a100(2, fabric="rail"), 346.67),
     (tp.dgx_a100(4), 266.67),
-    (tp.dgx_h100(1), 514.29),
-    (tp.dgx_h100(2), 533.33),
-    (tp.dgx_h100(4), 516.13),
-    (tp.dgx_h100(8), 457.14),
-    (tp.dgx_h100(16), 426.67),
-    (tp.dgx_h100(16, fabric="rail"), 426.67),
+    (tp.dgx_h100(1, nvls=False), 514.29),
+    (tp.dgx_h100(2, nvls=False), 533.33),
+    (tp.dgx_h100(4, nvls=False), 516.13),
+    (tp.dgx_h100(8, nvls=False), 457.14),
+    (tp.dgx_h100(16, nvls=False), 426.67),
+    (tp.dgx_h100(16, nvls=False, fabric="rail"), 426.67),
     (tp.mi250(1), 342.86),
     (tp.mi250(2), 354.13),
     (tp.mi250(4), 341.33),
     (tp.mi300x(1), 512),
     (tp.mi300x(2), 531.2),
     (tp.mi300x(4), 514.06),
-    (tp.nvl72(1), 912.68),
-    (tp.nvl72(2), 956.64),
+    (tp.nvl72(1, nvls=False), 912.68),
+    (tp.nvl72(2, nvls=False), 956.64),
     (tp.dgx_a100(4, bandwidth="180GB/s", nic_bandwidth="12.5GB/s"), 133.33),
     (tp.torus(4, 4, bandwidth="1GB/s"), 4.267),
     (tp.torus(4, 4, 4, bandwidth="1GB/s"), 6.095),
@@ -102,7 +102,7 @@ def test_switches_that_add_and_copy():
         assert best.bandwidth_s == pytest.approx(share / 450)
         assert best.exact
     # Four such boxes still exchange 2·3/4 of the buffer each, over 400 GB/s.
-    four = tp.dgx_h100(4, nvls=True)
+    four = tp.dgx_h100(4)
     best = tacos.bound(four, co.all_reduce(four, "1GB"))
     assert best.bandwidth_s == pytest.approx(1.5 / 400)
     assert "the 4 boxes (box 0, …) together must send every byte 6 times, over 32 NICs" in best.why
@@ -164,7 +164,7 @@ def test_a_one_way_ring(kind, milliseconds):
 
 
 def test_a_box_in_words():
-    network = tp.dgx_h100(16)
+    network = tp.dgx_h100(16, nvls=False)
     best = tacos.bound(network, co.reduce_scatter(network, "1GB"))
     assert best.cut == (*range(8), 128)
     assert "must leave box 0 over 8 NICs with 400 GB/s in total" in best.why

@@ -39,7 +39,7 @@ def test_linear_program_agrees_with_dimensions(spec):
 def test_pairs_beyond_the_linear_program(monkeypatch):
     """The bytes of 8·8 pairs leave a box over NICs of 400 GB/s; cuts and distances find this too."""
     monkeypatch.setattr(import_module("tacos.bound.pairs"), "_LP_COLUMNS", 0)
-    network = tp.dgx_h100(2)
+    network = tp.dgx_h100(2, nvls=False)
     best = tacos.bound(network, co.all_to_all(network, 16 * GB))
     assert best.bandwidth_s == pytest.approx(64 / 400)
     assert not best.exact
@@ -72,7 +72,7 @@ def test_speeds_nine_orders_apart_do_not_mislead_the_linear_program():
 
 def test_the_fullest_box_binds_where_sizes_differ():
     """Eight boxes of eight; 8 GB enter box 5, which is neither the first nor narrower than the others, over 8 NICs of 50 GB/s."""
-    boxes = tp.dgx_h100(8, nic_bandwidth="50GB/s")
+    boxes = tp.dgx_h100(8, nvls=False, nic_bandwidth="50GB/s")
     sizes = np.full((64, 64), 1000)
     sizes[:40, 43] = GB // 5
     entering = int(np.delete(sizes, range(40, 48), axis=0)[:, 40:48].sum())

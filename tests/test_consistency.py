@@ -26,7 +26,7 @@ from tests.support.strategies import lowered, orders
 
 NETWORKS = [
     "ring:4", "ring:5", "fc:3", "fc:5", "switch:4", "switch:6", "torus:3x3", "mesh:2x3", "hypercube:3",
-    "dgx-h100:1", "ring:2*fc:4",
+    "dgx-h100-plain:1", "ring:2*fc:4",
 ]  # fmt: skip
 
 

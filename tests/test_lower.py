@@ -40,7 +40,7 @@ def test_buffers_hold_the_chunks_of_their_rank_in_order(npus, data):
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
-@pytest.mark.parametrize("spec", ["torus:3x3", "dgx-h100:1", "ring:5"])
+@pytest.mark.parametrize("spec", ["torus:3x3", "dgx-h100-plain:1", "ring:5"])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_named_collectives(spec, kind, in_place):
     import random

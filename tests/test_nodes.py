@@ -217,7 +217,7 @@ def test_a_name_that_is_another_nodes_number_is_refused():
 
 
 def test_how_nodes_are_printed_is_how_they_can_be_given():
-    network = tp.dgx_h100(2)
+    network = tp.dgx_h100(2, nvls=False)
     nodes = Nodes(network)
     assert [nodes.node(network.node_name(i)) for i in range(network.nodes)] == [
         *range(network.nodes)

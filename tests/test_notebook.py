@@ -13,7 +13,7 @@ import tacos
 
 pytestmark = pytest.mark.unsanitized
 
-TOPOLOGY = tacos.topology.dgx_h100(2)
+TOPOLOGY = tacos.topology.dgx_h100(2, nvls=False)
 COLLECTIVE = tacos.collective.all_reduce(TOPOLOGY, "64MB", chunks=1)
 SCHEDULE = tacos.synthesize(TOPOLOGY, COLLECTIVE, engine="ring")
 

@@ -171,7 +171,7 @@ def test_auto_keeps_to_relays_that_other_engines_ignore():
 
 @pytest.mark.parametrize("engine", ["greedy", "milp"])
 def test_who_cannot_be_reached_is_named(engine):
-    two = tp.dgx_h100(2)
+    two = tp.dgx_h100(2, nvls=False)
     sketch = Sketch(box=8, between="none")
     message = "with the links that the sketch allows, npu 0 cannot reach npu 8"
     with pytest.raises(InfeasibleError, match=message):

@@ -66,7 +66,7 @@ def test_a_target_restricts_the_search(topology, kind, target):
 def test_two_h100_boxes_by_hand():
     """Without sums in switches 16 GPUs move each byte 30 times over 450 GB/s and a NIC of 50 GB/s each; with them, the NICs
     alone limit it: 2 · 8/16 GB leave and enter each box over 400 GB/s, 2.5 ms."""
-    boxes = tp.dgx_h100(2, nvls=True)
+    boxes = tp.dgx_h100(2)
     wanted = co.all_reduce(boxes, "1GB")
     found = bound_for(boxes, wanted, "mscclpp")
     assert found.in_switch_ps is not None
@@ -120,7 +120,7 @@ def test_refinement_has_the_goal_of_its_target():
 
 
 def test_the_reference_of_a_comparison_uses_the_machine_as_it_is():
-    boxes = tp.dgx_h100(2, nvls=True)
+    boxes = tp.dgx_h100(2)
     found = compare(
         boxes, co.all_reduce(boxes, "64MB"), engines=["nccl", "ring", "forest"], target="tcp"
     )
@@ -206,14 +206,14 @@ def test_refinement_and_tuning_refuse_it_too():
 def test_files_of_programs_need_no_target(tmp_path, capsys):
     for name in ("ar.xml", "ar.json"):
         path = tmp_path / name
-        command = ["synth", "dgx-h100-nvls", "all-reduce", "1MB", "--effort", "fast"]
+        command = ["synth", "dgx-h100", "all-reduce", "1MB", "--effort", "fast"]
         assert main([*command, "-o", str(path)]) == 0
         assert "the target program cannot express them" in " ".join(capsys.readouterr().out.split())
         assert tacos.verify(tacos.load(path)).ok
 
 
 def test_a_plan_needs_no_target(tmp_path):
-    command = ["synth", "dgx-h100-nvls", "all-reduce", "1MB", "--effort", "fast"]
+    command = ["synth", "dgx-h100", "all-reduce", "1MB", "--effort", "fast"]
     assert main([*command, "--plan", str(tmp_path / "plans")]) == 0
     (found,) = (tmp_path / "plans").glob("*.tacos")
     assert not uses_switches(tacos.load(found))
@@ -230,7 +230,7 @@ def test_converting_sums_in_switches_names_the_command_that_helps(tmp_path, caps
 
 
 def test_the_bound_beside_a_target(capsys):
-    command = ["bound", "dgx-h100-nvls:2", "all-reduce", "1GB"]
+    command = ["bound", "dgx-h100:2", "all-reduce", "1GB"]
     assert main(command) == 0
     assert "2.504 ms" in (free := capsys.readouterr().out)
     assert "bound with sums in switches" not in free

@@ -192,7 +192,7 @@ BARE = {
     "one of several": lambda: tp.torus(2, 2, bandwidth=("50GB/s", 50)),
     "reduce_bandwidth": lambda: tp.ring(4, reduce_bandwidth=100),
     "latency": lambda: tp.switch(4, latency=500),
-    "a machine": lambda: tp.dgx_h100(2, nic_bandwidth=400),
+    "a machine": lambda: tp.dgx_h100(2, nvls=False, nic_bandwidth=400),
     "a cluster": lambda: tp.fat_tree(4, 8, bandwidth=400),
     "an edit": lambda: tp.degrade(tp.ring(4), (0, 1), latency=2),
     "a fault": lambda: tacos.Fault(link=0, begin=10, end=20),

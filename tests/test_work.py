@@ -83,7 +83,7 @@ def _problems() -> Iterator[tuple[str, Topology, Collective]]:
     networks = {
         "torus": topology.torus(4, 4, 4),
         "mesh": topology.mesh(5, 5),
-        "boxes": topology.dgx_h100(2),
+        "boxes": topology.dgx_h100(2, nvls=False),
         "tree": topology.fat_tree(4, 4),
         "aggregation": topology.switch(16, multicast=True, reduce=True),
         "broken": topology.drop_links(topology.torus(6, 6), (0, 1), both=True),

@@ -217,9 +217,7 @@ def test_processes_that_die_are_replaced(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_ends_a_sweep_on_processes_and_its_workers(tmp_path):
     # The exact engine would take its whole time limit.
-    words = (
-        "compare dgx-h100:4 all-reduce 1MB 2MB 4MB --engines milp --time-limit 300 --on processes:2"
-    )
+    words = "compare dgx-h100-plain:4 all-reduce 1MB 2MB 4MB --engines milp --time-limit 300 --on processes:2"
     command = [sys.executable, "-m", "tacos", *words.split(), "--csv", str(tmp_path / "x.csv")]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -253,7 +251,7 @@ def cluster():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_dask_cluster_gives_the_same_results(cluster):
     problems = sizes("4KB", "1MB", "4MB")
-    model, network = training.model("llama3-8b"), tacos.topology.dgx_h100(1)
+    model, network = training.model("llama3-8b"), tacos.topology.dgx_h100(1, nvls=False)
     choices = {"batch": 32, "pp": (1, 2), "vp": 1, "recompute": "none"}
     told: list[float] = []
     with workers.opened(cluster) as executor:

@@ -120,7 +120,7 @@ def test_verify_names_what_is_wrong_and_exits_with_1(saved, tmp_path, capsys):
 
 def test_topo_describes_draws_and_writes(tmp_path, capsys):
     picture, file = tmp_path / "t.svg", tmp_path / "t.yaml"
-    assert main(["topo", "dgx-h100:2", "--draw", str(picture), "-o", str(file)]) == 0
+    assert main(["topo", "dgx-h100-plain:2", "--draw", str(picture), "-o", str(file)]) == 0
     assert "450 GB/s" in capsys.readouterr().out
     assert picture.read_text().startswith("<svg")
     assert main(["topo", str(file), "--json"]) == 0
@@ -377,7 +377,7 @@ BAD_CALLS = {
         "/: is a directory; expected a job file (.yaml, .json) or the prefix of Chakra traces",
     ),
     "train, no batch": (
-        ["train", "search", "llama3-8b", "dgx-h100:2"],
+        ["train", "search", "llama3-8b", "dgx-h100-plain:2"],
         "--batch is missing: a search over parallelisms needs it",
     ),
     "unknown workers": (

@@ -32,7 +32,7 @@ FILES = ("ar.tacos", "ring.xml", "net.yaml", "notes.md", "two words.tacos", "gpt
 
 ENDS = {  # what is typed: how its last word ends after Tab
     "tacos sy": "synth",
-    "tacos synth dgx-h100-": "dgx-h100-nvls:",
+    "tacos synth dgx-h100-": "dgx-h100-plain:",
     "tacos synth dgx-h100:2 all-r": "all-reduce",
     "tacos synth ring:4*fc:8*sw": "ring:4*fc:8*switch:",
     "tacos synth net": "net.yaml",

@@ -17,7 +17,7 @@ from tests.support.strategies import lowered
 
 pytestmark = pytest.mark.unsanitized
 
-BOXES = tacos.topology.dgx_h100(2)
+BOXES = tacos.topology.dgx_h100(2, nvls=False)
 
 
 def test_a_switch_is_shared_unless_the_program_keeps_the_order():
@@ -168,7 +168,7 @@ def test_a_program_is_run_on_a_topology():
     [
         ("mesh:4x4", "all_gather"),
         ("torus:4x4", "all_reduce"),
-        ("dgx-h100:2", "all_gather"),
+        ("dgx-h100-plain:2", "all_gather"),
         pytest.param("dgx-a100:2", "all_reduce", marks=pytest.mark.slow),
     ],
 )

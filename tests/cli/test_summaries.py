@@ -73,7 +73,7 @@ def test_traces_are_named_and_a_missing_network_file_is_explained(tmp_path, caps
     run(capsys, "synth", "mesh:2x3", "all-gather", "6KB", "--engine", "greedy", "-o", "m.tacos")
     said = " ".join(run(capsys, "convert", "m.tacos", "m.et").split())
     assert "m.0.et to m.5.et" in said
-    facts = json.loads(run(capsys, "synth", "dgx-h100:2", "all-gather", "16KB", "--engine", "nccl",
+    facts = json.loads(run(capsys, "synth", "dgx-h100-plain:2", "all-gather", "16KB", "--engine", "nccl",
                            "-o", "d.et", "--json"))  # fmt: skip
     assert facts["network_file"].startswith("not written: ASTRA-sim's format cannot")
     assert not (tmp_path / "d.network.yml").exists()
@@ -172,7 +172,7 @@ def test_frames_have_names(torus):
     assert result.to_pandas()["engine"].tolist() == [c.engine for c in result.candidates]
     sweep = tacos.compare(network, [collective], engines=["ring"])
     assert len(sweep.to_pandas()) == 1
-    links = tacos.topology.dgx_h100(1).to_pandas()
+    links = tacos.topology.dgx_h100(1, nvls=False).to_pandas()
     assert links[["src_name", "dst_name"]].iloc[0].tolist() == ["npu 0", "switch 0"]
     assert links["bandwidth_Bps"].tolist() == [450 * 10**9] * 16
     frame = result.best.to_pandas()
@@ -187,7 +187,7 @@ def test_frames_have_names(torus):
     joint = tacos.workload.collective(2, "all_gather", "8B").to_pandas()
     assert joint["comm"].tolist() == ["all_gather", "all_gather"]
     split = training.Parallelism(tp=8, zero=1, batch=16)
-    step = training.step(training.model("llama3-8b"), split, "dgx-h100:1")
+    step = training.step(training.model("llama3-8b"), split, "dgx-h100-plain:1")
     parts = step.to_pandas()
     assert isinstance(parts, pd.DataFrame)
     assert abs(parts["time_s"].sum() - step.time_s) < 1e-9 * step.time_s

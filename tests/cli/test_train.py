@@ -12,7 +12,7 @@ from tests.support.viewer_pages import timelines
 
 pytestmark = pytest.mark.unsanitized
 
-JOB = ["train", "llama3-8b", "dgx-h100:2", "--tp", "2", "--batch", "32"]
+JOB = ["train", "llama3-8b", "dgx-h100-plain:2", "--tp", "2", "--batch", "32"]
 
 
 def test_a_step_with_several_collectives_side_by_side(capsys):
@@ -37,7 +37,16 @@ def test_json_has_all_figures_and_the_parts_add_up(capsys):
 
 def test_a_sweep_is_ranked(capsys, tmp_path):
     table, picture = tmp_path / "steps.csv", tmp_path / "steps.svg"
-    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", "tp=2,4,8", "pp=1,2", "--batch", "32"]
+    call = [
+        "train",
+        "sweep",
+        "llama3-8b",
+        "dgx-h100-plain:2",
+        "tp=2,4,8",
+        "pp=1,2",
+        "--batch",
+        "32",
+    ]
     call += ["--collectives", "nccl", "--csv", str(table), "-o", str(picture)]
     assert main([*call, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -56,7 +65,7 @@ def test_a_sweep_is_ranked(capsys, tmp_path):
 def test_a_ranking_fits_into_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     swept = ["tp=2,4", "pp=1,2", "cp=1,2", "vp=1,2", "microbatch=1,2", "recompute=none,selective"]
-    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", *swept, "--batch", "32"]
+    call = ["train", "sweep", "llama3-8b", "dgx-h100-plain:2", *swept, "--batch", "32"]
     assert main([*call, "--collectives", "nccl", "--top", "64"]) == 0
     table = capsys.readouterr().out.partition("parallelisms fit")[0]
     assert "…" not in table
@@ -66,10 +75,10 @@ def test_a_ranking_fits_into_80_columns(capsys, monkeypatch):
 
 
 def test_a_degree_that_all_rows_share_is_in_the_title(capsys):
-    call = ["train", "sweep", "llama3-8b", "dgx-h100:2", "tp=2", "pp=1,2", "--batch", "32"]
+    call = ["train", "sweep", "llama3-8b", "dgx-h100-plain:2", "tp=2", "pp=1,2", "--batch", "32"]
     assert main([*call, "--collectives", "nccl"]) == 0
     title, _, rows = capsys.readouterr().out.partition("\n")
-    assert title.strip() == "llama3-8b on dgx-h100:2, tp 2"
+    assert title.strip() == "llama3-8b on dgx-h100-plain:2, tp 2"
     assert "pp   dp      step" in rows
 
 
@@ -113,12 +122,12 @@ def test_wrong_calls_get_a_sentence(change, message, capsys):
         (["search", "zero=a"], "VALUES takes whole numbers for zero; got 'a'"),
         (["search", "--html", "x.html"], "--html"),
         (["scaling", "--tp", "2"], "OTHERS is missing: give at least two networks"),
-        (["scaling", "dgx-h100:4", "--fault", "nic=3"], "--fault"),
+        (["scaling", "dgx-h100-plain:4", "--fault", "nic=3"], "--fault"),
     ],
 )
 def test_wrong_searches_get_a_sentence(words, message, capsys):
     command, *more = words
-    call = ["train", command, "llama3-8b", "dgx-h100:2", *more, "--batch", "32"]
+    call = ["train", command, "llama3-8b", "dgx-h100-plain:2", *more, "--batch", "32"]
     assert main(call) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -126,7 +135,7 @@ def test_wrong_searches_get_a_sentence(words, message, capsys):
 
 
 def test_a_search_keeps_what_is_given(capsys):
-    job = ["llama3-8b", "dgx-h100:2", "--batch", "16", "--collectives", "nccl", "--json"]
+    job = ["llama3-8b", "dgx-h100-plain:2", "--batch", "16", "--collectives", "nccl", "--json"]
     words = ["--pp", "1", "--cp", "1", "--vp", "1", "--recompute", "none", "--microbatch", "1"]
     assert main(["train", "search", *job, *words, "tp=2,4", "overlap_tensor=no,yes"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -140,7 +149,7 @@ def test_a_search_keeps_what_is_given(capsys):
 
 
 def test_unknown_models_and_networks_without_a_device(capsys):
-    assert main(["train", "lama3-8b", "dgx-h100:2"]) == 2
+    assert main(["train", "lama3-8b", "dgx-h100-plain:2"]) == 2
     assert "llama3-8b" in capsys.readouterr().err
     assert main(["train", "llama3-8b", "ring:16"]) == 2
     assert "--device is missing, and ring:16 does not imply one" in capsys.readouterr().err
@@ -196,7 +205,7 @@ def test_a_network_that_astra_sim_cannot_describe_is_refused_before_the_work(cap
 
 
 def test_scaling_over_networks(capsys, tmp_path):
-    networks = ["dgx-h100:1", "dgx-h100:2", "dgx-h100:4"]
+    networks = ["dgx-h100-plain:1", "dgx-h100-plain:2", "dgx-h100-plain:4"]
     job = ["train", "scaling", "mpt-125m", *networks]
     job += ["--batch", "64", "--collectives", "nccl,free"]
     picture, table = tmp_path / "scaling.svg", tmp_path / "scaling.csv"
@@ -204,7 +213,7 @@ def test_scaling_over_networks(capsys, tmp_path):
     strong = json.loads(capsys.readouterr().out)["scaling"]
     assert [one["npus"] for one in strong.values()] == [8, 16, 32] * 2
     assert {one["parallelism"]["batch"] for one in strong.values()} == {64}
-    times = [strong[f"nccl, dgx-h100:{boxes}"]["time_s"] for boxes in (1, 2, 4)]
+    times = [strong[f"nccl, dgx-h100-plain:{boxes}"]["time_s"] for boxes in (1, 2, 4)]
     assert times == sorted(times, reverse=True)
     assert "tokens per second of each NPU" in picture.read_text()
     assert len(table.read_text().splitlines()) == 7
@@ -213,16 +222,16 @@ def test_scaling_over_networks(capsys, tmp_path):
     assert "256" in shown.out  # sequences on 32 NPUs
     assert "100.0 %" in shown.out
     assert "assuming h100 (--device)" in shown.err
-    odd = ["train", "scaling", "mpt-125m", "dgx-h100:1", "dgx-h100:5", "--batch", "64"]
+    odd = ["train", "scaling", "mpt-125m", "dgx-h100-plain:1", "dgx-h100-plain:5", "--batch", "64"]
     assert main(odd) == 2
-    assert "dgx-h100:5: batch must be a multiple of" in capsys.readouterr().err
+    assert "dgx-h100-plain:5: batch must be a multiple of" in capsys.readouterr().err
 
 
 def test_a_step_is_shown_over_time_in_a_page(tmp_path, capsys):
     target = tmp_path / "step.html"
     assert main([*JOB, "--collectives", "nccl", "--html", str(target), "--quiet"]) == 0
     ((facts, columns),) = timelines(target.read_text())
-    assert facts["title"] == "step of llama3-8b on dgx-h100:2, nccl"
+    assert facts["title"] == "step of llama3-8b on dgx-h100-plain:2, nccl"
     assert set(columns["span_rank"]) == set(range(16))
     assert facts["opens"]
     assert main([*JOB, "--html", str(tmp_path / "step.png")]) == 2

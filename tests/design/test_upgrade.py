@@ -46,7 +46,7 @@ def test_the_slow_cable_comes_first():
 
 def test_prices_decide():
     """Boxes of 8 on a fabric: if NICs cost too much, the money goes into the boxes, which half of the job uses."""
-    boxes = dgx_h100(2)
+    boxes = dgx_h100(2, nvls=False)
     job = TrainingJob((Call("all-reduce", 10**9, Group(8), 20), Call("all-reduce", 10**8)))
     dear = upgrade(boxes, job, spend="$100", prices={"npu-switch 50*": 1000})
     assert dear.kinds[0].bandwidth_Bps == 450e9
@@ -58,7 +58,7 @@ def test_prices_decide():
 
 
 def test_worth_matches_finite_differences():
-    boxes = dgx_h100(2)
+    boxes = dgx_h100(2, nvls=False)
     job = TrainingJob((Call("all-gather", 10**9), Call("all-to-all", 10**8)))
     found = upgrade(boxes, job, spend="1%")
     for kind in found.kinds:

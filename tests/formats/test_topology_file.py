@@ -477,8 +477,8 @@ def test_racks_of_several_kinds_of_boxes(read_text):
 def test_machines_are_what_their_names_stand_for(read_text):
     """One rack of machines is the same network as the machine's own cluster on one switch."""
     racks = "racks: {boxes: 2, bandwidth: 50GB/s, latency: 1.3us}"
-    network = read_text(f"tacos: 1\nboxes: {{count: 2, machine: dgx-h100}}\n{racks}")
-    cluster = build.dgx_h100(2)
+    network = read_text(f"tacos: 1\nboxes: {{count: 2, machine: dgx-h100-plain}}\n{racks}")
+    cluster = build.dgx_h100(2, nvls=False)
     ends = [
         sorted(zip(t.link_src, t.link_dst, t.link_bandwidth_Bps, t.link_latency_ps, strict=True))
         for t in (network, cluster)

@@ -169,7 +169,7 @@ def test_a_graph_dump(log):
 
 @pytest.mark.slow
 def test_one_nic_of_eight_is_recognized_from_the_curve():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     size = 1 << 30
     whole = tacos.nccl.estimate(topology, tacos.collective.all_reduce(topology, size)).time_s
     log = Log("x", "nccl-tests", "all_reduce", (Measured(size, 8 * whole),))

@@ -152,7 +152,7 @@ def test_a_topology_file_and_a_spec(file, tmp_path):
     assert found.network is not None
     assert found.latency_s[0, 2] == pytest.approx(2e-6)
     assert costs_of("ring:4").latency_s.shape == (4, 4)
-    assert costs_of("dgx-h100:2", npus_per_host=8).names == ("host0", "host1")
+    assert costs_of("dgx-h100-plain:2", npus_per_host=8).names == ("host0", "host1")
 
 
 @pytest.mark.parametrize(

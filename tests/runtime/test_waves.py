@@ -22,7 +22,7 @@ from tests.support.fake_nccl import FakeNccl, Switchboard
 
 pytestmark = pytest.mark.unsanitized
 
-NETWORKS = ["ring:4", "mesh:2x3", "fc:4", "switch:5", "dgx-h100:1"]
+NETWORKS = ["ring:4", "mesh:2x3", "fc:4", "switch:5", "dgx-h100-plain:1"]
 KINDS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
 
 
@@ -112,7 +112,7 @@ def test_types_and_operations(engine, count, chunks, op, dtype):
 
 
 @pytest.mark.parametrize("engine", ["one-shot", "forest"])
-@pytest.mark.parametrize("network", ["fc:5", "switch:6", "dgx-h100:1"])
+@pytest.mark.parametrize("network", ["fc:5", "switch:6", "dgx-h100-plain:1"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_all_ranks_get_identical_bits(network, engine, dtype):
     program = made(network, "all_reduce", 1, engine)

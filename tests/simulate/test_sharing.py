@@ -212,7 +212,7 @@ def test_faults_are_what_exact_fractions_say(data, order):
 
 @given(st.data(), quick_topologies() | st.sampled_from([
     tp.switch(5), tp.torus(3, 3), tp.product(tp.ring(3), tp.switch(2)), tp.fat_tree(2, 2),
-    tp.dgx_h100(1), tp.switch(4, forwarding="store_and_forward"), tp.ring(5, link_model="blocking"),
+    tp.dgx_h100(1, nvls=False), tp.switch(4, forwarding="store_and_forward"), tp.ring(5, link_model="blocking"),
 ]))  # fmt: skip
 @settings(max_examples=60)
 def test_engines_on_networks_are_what_exact_fractions_say(data, topology):

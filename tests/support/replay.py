@@ -73,7 +73,7 @@ NETWORKS: dict[str, Callable[[], tacos.Topology]] = {
     "dragonfly": lambda: tp.dragonfly(3, 3),
     "dgx1": tp.dgx1,
     "a100-2": lambda: tp.dgx_a100(2),
-    "h100-nvls": lambda: tp.dgx_h100(1, nvls=True),
+    "h100-nvls": lambda: tp.dgx_h100(1),
     "blocking-mesh": lambda: tp.mesh(2, 3, link_model="blocking"),
     "store-and-forward": lambda: tp.fat_tree(2, 3, forwarding="store_and_forward"),
     "slow-sums": lambda: tp.ring(4, reduce_bandwidth="100GB/s"),

@@ -25,25 +25,25 @@ MACHINES = {
     "dgx-a100:1": (342.857, 1),
     "dgx-a100:2": (346.667, 2),
     "dgx-a100:4": (266.667, 2),
-    "dgx-h100:1": (514.286, 1),
-    "dgx-h100:2": (533.333, 2),
-    "dgx-h100:4": (516.129, 2),
-    "dgx-h100:8": (457.143, 2),
-    "dgx-h100:16": (426.667, 2),
+    "dgx-h100-plain:1": (514.286, 1),
+    "dgx-h100-plain:2": (533.333, 2),
+    "dgx-h100-plain:4": (516.129, 2),
+    "dgx-h100-plain:8": (457.143, 2),
+    "dgx-h100-plain:16": (426.667, 2),
     "mi250:1": (342.857, None),
     "mi250:2": (354.133, None),
     "mi300x:1": (512.0, 1),
     "mi300x:2": (531.2, 2),
     "mi300x:4": (514.065, 2),
-    "nvl72:1": (912.676, 1),
-    "nvl72:2": (956.643, 2),
+    "nvl72-plain:1": (912.676, 1),
+    "nvl72-plain:2": (956.643, 2),
     "switch:16@900GB/s": (960.0, 1),
     "torus:4x4@1GB/s": (4.26667, 4),
     "torus:4x4x4@1GB/s": (6.09524, 6),
     "mesh:4x4@1GB/s": (2.13333, None),
     "dgx-1:1": (171.429, None),
     "ndv2:2": (25.0, None),
-    "dgx-h100:128": (403.150, 2),
+    "dgx-h100-plain:128": (403.150, 2),
 }
 
 
@@ -255,7 +255,8 @@ def test_schedules_are_right_and_no_faster_than_the_bound(data, topology):
 
 
 @pytest.mark.parametrize(
-    "spec", ["dgx-a100:2", "dgx-h100:4", "mi300x:2", "torus:4x4x4", "dgx-1", "ndv2:4", "mesh:3x4"]
+    "spec",
+    ["dgx-a100:2", "dgx-h100-plain:4", "mi300x:2", "torus:4x4x4", "dgx-1", "ndv2:4", "mesh:3x4"],
 )
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_a_gigabyte_comes_close_to_the_bound(spec, kind):
@@ -328,11 +329,11 @@ def test_a_meshs_all_reduce_goes_both_ways():
 @pytest.mark.parametrize("boxes", [1, 2])
 def test_sums_and_results_meet_in_switches_that_can(boxes):
     """With NVLS, an NPU sends and receives the buffer once, not 2 (N - 1) / N times."""
-    topology = tp.dgx_h100(boxes, nvls=True)
+    topology = tp.dgx_h100(boxes)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "1GB"), engine="forest")
     assert tacos.verify(schedule).ok
     assert (schedule.efficiency or 0) > 0.98
-    plain = tacos.bound(tp.dgx_h100(boxes), co.all_reduce(topology, "1GB"))
+    plain = tacos.bound(tp.dgx_h100(boxes, nvls=False), co.all_reduce(topology, "1GB"))
     assert schedule.time_s < plain.time_s
 
 
@@ -362,7 +363,7 @@ def test_a_switch_that_can_multicast_spreads_a_broadcast_at_once():
 
 def test_few_bytes_cross_boxes_once():
     """Within a box 0.7 us, across 2.6 us. 64 B go straight to all; 64 KB: sums, across, results."""
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     tiny = forest(topology, co.all_reduce(topology, "64B", chunks=1))
     assert tacos.verify(tiny).ok
     assert tiny.provenance["trees"] == "exchange"
@@ -537,7 +538,7 @@ def test_what_it_cannot_do():
         topology,
         co.together(co.all_gather(4, "1KB", group=[0, 1]), co.all_gather(4, "1KB", group=[2, 3])),
     )
-    boxes = tp.dgx_h100(32)
+    boxes = tp.dgx_h100(32, nvls=False)
     assert obstacle(boxes, co.all_gather(boxes, "1MB")) == ""
     assert "a byte for each of 256 chunks" in obstacle(boxes, co.all_gather(boxes, 100))
     assert "at most 128 NPUs" in obstacle(boxes, co.broadcast(boxes, "1MB"))

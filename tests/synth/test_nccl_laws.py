@@ -23,7 +23,14 @@ from tests.synth.test_nccl_model import cluster
 
 nccl = ENGINES["nccl"]
 
-BOXES = [tp.dgx1(), tp.mi250(), tp.mi300x(), tp.dgx_h100(), tp.fully_connected(6), tp.hypercube(3)]
+BOXES = [
+    tp.dgx1(),
+    tp.mi250(),
+    tp.mi300x(),
+    tp.dgx_h100(nvls=False),
+    tp.fully_connected(6),
+    tp.hypercube(3),
+]
 TORI = [tp.torus(*dims, latency="700ns") for dims in ((3, 3), (2, 4), (3, 4), (4, 4), (2, 2, 3))]
 SMALL, TREES, NOISE = 0.06, 0.2, 0.1
 """Largest relative change after a change of 1 %, for trees, whose queues are uneven, and largest loss on a faster network."""
@@ -89,7 +96,7 @@ def same_links(draw, topology, *kinds):
 @pytest.mark.parametrize("size", ["64KB", "1MB", "1GB"])
 def test_any_of_32_equal_nics_may_be_slow(size, factor):
     """A box of four has one slow NIC. It slows down all rings or is left out, so the loss is at most an eighth."""
-    healthy = tp.dgx_h100(4)
+    healthy = tp.dgx_h100(4, nvls=False)
     nics = healthy.link_bandwidth_Bps == healthy.link_bandwidth_Bps.min()
     times = set()
     for npu in range(healthy.npus):
@@ -181,7 +188,7 @@ def test_time_grows_evenly_with_latency(size):
 
 def test_time_falls_evenly_with_the_speed_of_one_nic():
     """Eight rings until seven without the slow NIC carry more: at 7/8 of its speed."""
-    healthy = tp.dgx_h100(2)
+    healthy = tp.dgx_h100(2, nvls=False)
     cable = (healthy.link_src == 5) & (healthy.link_bandwidth_Bps == 50e9)
     assert cable.sum() == 1
     times = []
@@ -218,7 +225,7 @@ def test_faster_links_are_not_slower(data, topology, what):
 @pytest.mark.parametrize("size", ["64KB", "1GB"])
 def test_faster_nics_are_not_slower(size):
     """Up to the speed of NVLink, where a fabric and boxes become one."""
-    healthy = tp.dgx_h100(4)
+    healthy = tp.dgx_h100(4, nvls=False)
     nics = healthy.link_bandwidth_Bps == 50e9
     times = []
     for factor in (0.5, 0.8, 1, 1.2, 1.4, 1.6, 2, 3, 4, 6, 7, 8):
@@ -233,7 +240,7 @@ def test_faster_nics_are_not_slower(size):
 def test_a_slow_nvlink_does_not_leave_its_box():
     """Down to a tenth of the speed of a NIC, the GPU stays where it is."""
     for boxes in (1, 2):
-        healthy = tp.dgx_h100(boxes)
+        healthy = tp.dgx_h100(boxes, nvls=False)
         for speed in (0.9, 0.5, 0.1, 0.01):
             port = (healthy.link_src == 3) | (healthy.link_dst == 3)
             port &= healthy.link_bandwidth_Bps == 450e9
@@ -245,7 +252,7 @@ def test_a_slow_nvlink_does_not_leave_its_box():
 
 def test_close_costs_are_in_doubt():
     """The schedule is the fastest of the algorithms that NCCL might choose, and says which they are."""
-    topology = tp.dgx_h100(4)
+    topology = tp.dgx_h100(4, nvls=False)
     collective = co.all_reduce(topology, "16MB")
     found = nccl(topology, collective)
     assert found.provenance["in_doubt"] == ["tree", "ring"]

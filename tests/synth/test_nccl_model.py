@@ -55,11 +55,11 @@ def uses_of_links(network, circles):
         (tp.dgx1(2), 2, 4),
         (tp.ndv2(3), 3, 1),
         (tp.dgx2(2), 2, 8),
-        (tp.dgx_h100(3), 3, 8),
-        (tp.dgx_h100(3, fabric="rail"), 3, 8),
+        (tp.dgx_h100(3, nvls=False), 3, 8),
+        (tp.dgx_h100(3, nvls=False, fabric="rail"), 3, 8),
         (tp.mi250(2), 2, 16),
         (tp.mi300x(2), 2, 8),  # a NIC is hardly slower than a link in the box
-        (tp.nvl72(2), 2, 72),
+        (tp.nvl72(2, nvls=False), 2, 72),
         (tp.rail(3, 4), 3, 4),
     ],
 )
@@ -85,7 +85,7 @@ def test_networks_of_one_class_are_one_box_or_many(topology, boxes):
 
 
 def test_a_group_has_the_boxes_that_it_touches():
-    topology = tp.dgx_h100(3)
+    topology = tp.dgx_h100(3, nvls=False)
     found = layout(topology, np.array([17, 3, 2, 16], np.int32))
     assert found.boxes == ((17, 16), (3, 2))
     assert found.nics == (((17,), (16,)), ((3,), (2,)))
@@ -97,7 +97,7 @@ def test_a_group_has_the_boxes_that_it_touches():
 @pytest.mark.parametrize("fabric", ["switch", "rail"])
 @pytest.mark.parametrize("boxes", [2, 3, 4, 5])
 def test_rings_use_every_nic_once_in_each_direction(boxes, fabric):
-    topology = tp.dgx_h100(boxes, fabric=fabric)
+    topology = tp.dgx_h100(boxes, nvls=False, fabric=fabric)
     network, circles = found_rings(topology)
     assert len(circles) == 8
     uses = uses_of_links(network, circles)
@@ -165,7 +165,7 @@ def test_trees_are_nccls_double_binary_trees():
 
 @pytest.mark.parametrize("boxes", range(2, 12))
 def test_each_box_is_a_leaf_of_one_tree(boxes):
-    topology = tp.dgx_h100(boxes)
+    topology = tp.dgx_h100(boxes, nvls=False)
     channel = chains(Network(topology), layout(topology, everyone(topology)))[3]
     assert [chain[0] for chain in channel] == [8 * box + 3 for box in range(boxes)]
     inner = []
@@ -184,7 +184,7 @@ def test_each_box_is_a_leaf_of_one_tree(boxes):
 @pytest.mark.parametrize("fabric", ["switch", "rail"])
 def test_rings_are_as_fast_as_all_nics_together(fabric):
     """Eight NICs of 50 GB/s: 400 GB/s of bus bandwidth, less what 30 latencies cost."""
-    topology = tp.dgx_h100(2, fabric=fabric)
+    topology = tp.dgx_h100(2, nvls=False, fabric=fabric)
     collective = co.all_reduce(topology, "1GB", chunks=8)
     schedule = nccl(topology, collective, algorithm="ring")
     tacos.verify(schedule).raise_if_failed()
@@ -194,7 +194,7 @@ def test_rings_are_as_fast_as_all_nics_together(fabric):
 
 def test_nvls_sums_in_the_switch():
     """The owner's sum and the whole result enter a port: S (1 + 1/8) at most."""
-    topology = tp.dgx_h100(nvls=True)
+    topology = tp.dgx_h100()
     collective = co.all_reduce(topology, "1GB", chunks=64)
     schedule = nccl(topology, collective)
     assert schedule.provenance["algorithm"] == "nvls"
@@ -299,7 +299,7 @@ def test_right_with_an_open_number_of_chunks(topology, kind):
 
 def test_several_collectives_at_once():
     """An all-reduce that would use the switch takes rings alongside a collective that sends directly."""
-    topology = tp.dgx_h100(nvls=True)
+    topology = tp.dgx_h100()
     both = co.together(
         co.all_reduce(topology, "1GB", group=[0, 1, 2, 3], chunks=2),
         co.all_to_all(topology, "1MB", group=[4, 5, 6], chunks=1),
@@ -312,7 +312,7 @@ def test_several_collectives_at_once():
 
 
 def test_fewer_channels():
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     collective = co.all_gather(topology, "1GB", chunks=8)
     half = nccl(topology, collective, channels=4)
     assert half.provenance["channels"] == 4
@@ -356,7 +356,7 @@ LOGGED = {
 )
 def test_the_tuner_computes_what_nccl_logged(kind, algorithm, boxes, gpus):
     """NCCL prints the latency and bandwidth that its tuner gives each algorithm and protocol."""
-    topology = tp.dgx_h100(boxes, latency=0, nic_latency=0)
+    topology = tp.dgx_h100(boxes, nvls=False, latency=0, nic_latency=0)
     group = [8 * box + i for box in range(boxes) for i in range(gpus)]
     # A size at which NCCL does not correct a tree's bandwidth.
     found = estimate(topology, co.named(kind, topology, 2**33, group=group))
@@ -369,7 +369,7 @@ def test_the_tuner_computes_what_nccl_logged(kind, algorithm, boxes, gpus):
 
 
 def test_the_choice_follows_the_size():
-    topology = tp.dgx_h100(4, nvls=True)
+    topology = tp.dgx_h100(4)
     sizes = [2**k for k in range(10, 34)]
     found = [estimate(topology, co.all_reduce(topology, size)) for size in sizes]
     choices = list(dict.fromkeys((one.algorithm, one.protocol) for one in found))
@@ -382,7 +382,7 @@ def test_the_choice_follows_the_size():
 
 def test_slow_links_make_slow_hops():
     """NCCL's latencies are those of NVLink and InfiniBand; a slower link counts with its own."""
-    near, far = tp.dgx_h100(2), tp.dgx_h100(2, nic_latency="1ms")
+    near, far = tp.dgx_h100(2, nvls=False), tp.dgx_h100(2, nvls=False, nic_latency="1ms")
     times = [estimate(t, co.all_gather(t, "1KB")).time_s for t in (near, far)]
     assert times[1] - times[0] == pytest.approx(2e-3, rel=0.05)  # one hop between boxes, two links
 
@@ -393,20 +393,20 @@ def test_generations_are_inferred_or_given():
         for t in (
             tp.dgx1(),
             tp.dgx_a100(),
-            tp.dgx_h100(2),
-            tp.nvl72(),
+            tp.dgx_h100(2, nvls=False),
+            tp.nvl72(nvls=False),
             tp.switch(4, bandwidth="25GB/s"),
         )
     ]
     assert names == ["V100", "A100", "H100", "B200", "A100"]
-    topology = tp.dgx_h100()
+    topology = tp.dgx_h100(nvls=False)
     collective = co.all_reduce(topology, "1MB")
     assert estimate(topology, collective, generation="A100").generation == "A100"
     assert estimate(topology, collective, generation=GENERATIONS["V100"]).generation == "V100"
 
 
 def test_bandwidths_are_nccl_tests():
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     for kind, factor in (
         ("all_reduce", 30 / 16),
         ("all_gather", 15 / 16),
@@ -423,7 +423,7 @@ def test_bandwidths_are_nccl_tests():
 @pytest.mark.parametrize("kind", ["send_recv", "all_to_all_v"])
 def test_uneven_messages_wait_for_the_busiest_link(kind):
     """100 MB over a NIC of 50 GB/s, of which two boxes reach 0.96 (1 - 0.44/2)."""
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     collective = (
         co.send_recv(topology, [(0, 8, "100MB"), (1, 2, "10MB")])
         if kind == "send_recv"
@@ -437,7 +437,7 @@ def test_uneven_messages_wait_for_the_busiest_link(kind):
 
 
 def test_what_nccl_cannot_do_is_refused_in_a_sentence():
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     reduce, gather = co.all_reduce(topology, "1MB"), co.all_gather(topology, "1MB")
     with pytest.raises(ValueError, match=r"^algorithm must be one of ring, .*; got 'rnig'$"):
         estimate(topology, reduce, algorithm="rnig")
@@ -453,7 +453,7 @@ def test_what_nccl_cannot_do_is_refused_in_a_sentence():
         nccl(topology, reduce, channels=0)
     with pytest.raises(ValueError, match=r"^generation must be one of V100, .*; got 'P100'$"):
         estimate(topology, reduce, generation="P100")
-    nvls = tp.dgx_h100(2, nvls=True)
+    nvls = tp.dgx_h100(2)
     summed = co.all_reduce(nvls, "1MB")
     with pytest.raises(ValueError, match=r"^algorithm 'nvls-tree' has no protocol 'LL'$"):
         estimate(nvls, summed, algorithm="nvls-tree", protocol="LL")
@@ -504,7 +504,7 @@ def test_all_reduce_in_a_v100_box():
 )
 def test_bandwidth_of_an_h100_box(kind, measured):
     """AutoParallel: algbw in GB/s of 1 GiB on 2, 4 and 8 H100 with NVLS, NCCL 2.27.5."""
-    topology = tp.dgx_h100(nvls=True)
+    topology = tp.dgx_h100()
     for gpus, expected in zip((2, 4, 8), measured, strict=True):
         found = estimate(topology, co.named(kind, topology, 2**30, group=range(gpus)))
         assert found.generation == "H100"
@@ -517,7 +517,7 @@ def test_bandwidth_of_an_h100_box(kind, measured):
 )
 def test_latency_of_an_h100_box(kind, measured):
     """AutoParallel: microseconds of the smallest messages on 2, 4 and 8 H100."""
-    topology = tp.dgx_h100(nvls=True)
+    topology = tp.dgx_h100()
     for gpus, expected in zip((2, 4, 8), measured, strict=True):
         found = estimate(topology, co.named(kind, topology, 64, group=range(gpus)))
         assert found.time_s * 1e6 == pytest.approx(expected, rel=TOLERANCE)
@@ -528,7 +528,7 @@ def test_latency_of_an_h100_box(kind, measured):
 )
 def test_rings_between_h100_boxes(boxes, measured):
     """SimAI (``nic_ratio.csv``): a NIC-bound ring's share of its NICs' bandwidth at 1 and 16 GiB; nothing is fitted."""
-    topology = tp.dgx_h100(boxes)
+    topology = tp.dgx_h100(boxes, nvls=False)
     for size, expected in zip((2**30, 2**34), measured, strict=True):
         collective = co.all_reduce(topology, size)
         found = estimate(topology, collective, algorithm="ring", protocol="Simple")
@@ -537,7 +537,7 @@ def test_rings_between_h100_boxes(boxes, measured):
 
 def test_all_to_all_in_an_h100_box():
     """AutoParallel: 380 GB/s and 50 us with copy engines."""
-    topology = tp.dgx_h100()
+    topology = tp.dgx_h100(nvls=False)
     small = estimate(topology, co.all_to_all(topology, "1KB"))
     large = estimate(topology, co.all_to_all(topology, "8GB"))
     assert small.time_s * 1e6 == pytest.approx(50, rel=TOLERANCE)
@@ -548,7 +548,7 @@ def test_all_to_all_in_an_h100_box():
 
 
 def test_comparisons_refer_to_nccl():
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     collective = co.all_reduce(topology, "64MB", chunks=8)
     result = tacos.compare(topology, collective, engines=["hierarchical", "nccl", "ring"])
     assert result.reference == "nccl"

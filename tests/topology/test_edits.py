@@ -175,9 +175,14 @@ def test_dropping_npus_closes_the_gap():
 
 
 def test_scale():
-    fast = tp.scale(tp.dgx_h100(2), bandwidth=2, latency=0.5)
+    fast = tp.scale(tp.dgx_h100(2, nvls=False), bandwidth=2, latency=0.5)
     assert fast == tp.dgx_h100(
-        2, bandwidth="900GB/s", nic_bandwidth="100GB/s", latency="175ns", nic_latency="650ns"
+        2,
+        nvls=False,
+        bandwidth="900GB/s",
+        nic_bandwidth="100GB/s",
+        latency="175ns",
+        nic_latency="650ns",
     )
 
 
@@ -222,7 +227,7 @@ def test_wrong_edits_are_named(edit, message):
 
 def test_describe_by_hand():
     """Two DGX H100: every GPU has 450 + 50 GB/s each way on two links."""
-    summary = tp.describe(tp.dgx_h100(2))
+    summary = tp.describe(tp.dgx_h100(2, nvls=False))
     each = {"min": 500 * GB, "max": 500 * GB, "total": 8000 * GB}
     assert summary["bandwidth_out_Bps"] == summary["bandwidth_in_Bps"] == each
     assert summary["out_degree"] == {"min": 2, "max": 2, "total": 32}

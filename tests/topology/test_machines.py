@@ -120,17 +120,17 @@ def gathers_at(topology, x_Bps, npus):
         (tp.dgx_a100, Fraction(300, 7), 342.86),
         (lambda: tp.dgx_a100(2), Fraction(325, 15), 346.67),
         (lambda: tp.dgx_a100(4), Fraction(200, 24), 266.67),
-        (tp.dgx_h100, Fraction(450, 7), 514.29),
-        (lambda: tp.dgx_h100(2), Fraction(500, 15), 533.33),
-        (lambda: tp.dgx_h100(4), Fraction(500, 31), 516.13),
-        (tp.nvl72, Fraction(900, 71), 912.68),
+        (lambda: tp.dgx_h100(nvls=False), Fraction(450, 7), 514.29),
+        (lambda: tp.dgx_h100(2, nvls=False), Fraction(500, 15), 533.33),
+        (lambda: tp.dgx_h100(4, nvls=False), Fraction(500, 31), 516.13),
+        (lambda: tp.nvl72(nvls=False), Fraction(900, 71), 912.68),
         (tp.mi250, Fraction(300, 14), 342.86),
         (lambda: tp.mi250(2), Fraction(332, 30), 354.13),
         (tp.mi300x, Fraction(448, 7), 512),
         (lambda: tp.mi300x(2), Fraction(498, 15), 531.2),
         (tp.mi355x, Fraction(5376, 70), 614.4),
-        (tp.dgx_b200, Fraction(900, 7), 1028.57),
-        (lambda: tp.dgx_b200(2), Fraction(400, 8), 800),
+        (lambda: tp.dgx_b200(nvls=False), Fraction(900, 7), 1028.57),
+        (lambda: tp.dgx_b200(2, nvls=False), Fraction(400, 8), 800),
         (tp.trn2, Fraction(512, 15), 546.13),
         (lambda: tp.dgx_spark(4), Fraction(25, 3), 33.33),
         (lambda: tp.dgx_spark(3, wiring="mesh"), Fraction(25, 2), 37.5),
@@ -224,5 +224,7 @@ def test_fabrics():
 
 
 def test_nvls_switches_multicast_and_reduce_the_fabric_does_not():
-    assert tp.dgx_h100(2, nvls=True).switch_capabilities.tolist() == [3, 3, 0]
-    assert tp.nvl72(nvls=True).switch_capabilities.tolist() == [3]
+    assert tp.dgx_h100(2).switch_capabilities.tolist() == [3, 3, 0]
+    assert tp.dgx_b200(2).switch_capabilities.tolist() == [3, 3, 0]
+    assert tp.nvl72().switch_capabilities.tolist() == [3]
+    assert tp.dgx_h100(2, nvls=False).switch_capabilities.tolist() == [0, 0, 0]

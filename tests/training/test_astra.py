@@ -111,7 +111,7 @@ def test_what_is_written_runs_as_the_step_does(split, tmp_path, capsys):
 
 
 def test_boxes_with_one_fabric_become_two_dimensions(tmp_path):
-    boxes = tacos.topology.dgx_h100(2)
+    boxes = tacos.topology.dgx_h100(2, nvls=False)
     found = step(training.Parallelism(tp=8, dp=2, batch=2), boxes)
     said = training.export(found, tmp_path / "step")
     assert len(said) == 2
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
         match=r"^ASTRA-sim cannot describe this mesh network .*; export a step on a product of rings",
     ):
         training.export(step(SPLITS[0], mesh), tmp_path / "step")
-    broken = training.disturbed(tacos.topology.dgx_h100(2), ["nic=1"])
+    broken = training.disturbed(tacos.topology.dgx_h100(2, nvls=False), ["nic=1"])
     with pytest.raises(ValueError, match=r"^ASTRA-sim cannot describe this dgx_h100 network"):
         training.export(step(training.Parallelism(tp=8, dp=2, batch=2), broken), tmp_path / "step")
     with pytest.raises(ValueError, match=r"^collectives is 'free', but ASTRA-sim needs algorithms"):

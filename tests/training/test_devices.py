@@ -147,7 +147,7 @@ def test_a_device_in_a_file(tmp_path):
     for name in ("fill", "depth", "kernel_s", "memory_Bps", "attention"):
         assert getattr(again, name) == pytest.approx(getattr(one, name), rel=1e-5)
     job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16)
-    network = tacos.topology.dgx_h100(1)
+    network = tacos.topology.dgx_h100(1, nvls=False)
     assert training.step(*job, network, device=str(file)).device == again
     file.write_text("base: h100\nshare: {bf16: 0.39}\n")  # half of the usual share
     slow = training.step(*job, network, device=str(file))

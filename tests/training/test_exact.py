@@ -15,7 +15,7 @@ from tacos._core import run_workload
 from tacos.simulate import Fault, astra
 from tacos.workload import COLL, COMP, RECV, SEND
 
-ONE, TWO = tacos.topology.dgx_h100(1), tacos.topology.dgx_h100(2)
+ONE, TWO = tacos.topology.dgx_h100(1, nvls=False), tacos.topology.dgx_h100(2, nvls=False)
 
 
 def small(**shape):

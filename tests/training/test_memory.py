@@ -99,7 +99,7 @@ def test_stages_hold_all_parameters_together():
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "resnet50", "dlrm"])
 def test_sharing_more_stores_less(model):
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     sizes = [
         training.step(
             training.model(model), Parallelism(dp=8, zero=zero), topology, oversubscribe=True
@@ -112,9 +112,13 @@ def test_sharing_more_stores_less(model):
 def test_what_does_not_fit_is_refused_with_its_largest_terms():
     words = r"largest terms are \w+ [\d.]+ GB, \w+.* or accept it with --oversubscribe$"
     with pytest.raises(training.MemoryExceededError, match=words):
-        training.step(training.model("llama3-70b"), Parallelism(dp=8), tacos.topology.dgx_h100(1))
+        training.step(
+            training.model("llama3-70b"), Parallelism(dp=8), tacos.topology.dgx_h100(1, nvls=False)
+        )
 
 
 def test_what_fits_is_not_a_problem():
-    small = training.step(training.model("mpt-125m"), Parallelism(dp=8), tacos.topology.dgx_h100(1))
+    small = training.step(
+        training.model("mpt-125m"), Parallelism(dp=8), tacos.topology.dgx_h100(1, nvls=False)
+    )
     assert over_capacity(small.memory, device("h100")) == ""

@@ -12,7 +12,7 @@ from tacos import training
 from tacos.errors import SpecError
 
 LLAMA = training.model("llama3-8b")
-TWO = tacos.topology.dgx_h100(2)
+TWO = tacos.topology.dgx_h100(2, nvls=False)
 
 
 def test_candidates_are_all_that_go_with_model_and_network():
@@ -117,4 +117,4 @@ def test_changes_that_cannot_be_read(text, message):
 
 def test_a_change_that_changes_nothing_is_an_error():
     with pytest.raises(SpecError, match=r"the network has no links between boxes$"):
-        training.changed(tacos.topology.dgx_h100(1), "h100", "nic=2x")
+        training.changed(tacos.topology.dgx_h100(1, nvls=False), "h100", "nic=2x")

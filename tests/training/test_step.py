@@ -124,7 +124,7 @@ def test_a_pipeline_with_columns_of_the_wrong_length_is_refused():
 
 def test_a_group_alone_takes_what_nccl_takes():
     """The time of nccl-tests, without what its host adds between two kernels."""
-    topology = tacos.topology.dgx_h100(4)
+    topology = tacos.topology.dgx_h100(4, nvls=False)
     collective = tacos.collective.all_reduce(topology, 2**30)
     alone = Communication(topology).of(np.arange(32, dtype=np.int32)[None])
     assert alone.seconds("all_reduce", 2**30) == pytest.approx(
@@ -134,7 +134,7 @@ def test_a_group_alone_takes_what_nccl_takes():
 
 def test_groups_on_rails_do_not_share_links():
     """Eight groups of one NPU per box have a NIC each: as fast as one of them alone."""
-    topology = tacos.topology.dgx_h100(4)
+    topology = tacos.topology.dgx_h100(4, nvls=False)
     costs = Communication(topology)
     rails = np.arange(32, dtype=np.int32).reshape(4, 8).T.copy()
     together = costs.of(rails).seconds("all_reduce", 2**28)
@@ -151,7 +151,7 @@ def test_groups_share_the_links_between_switches():
 
 
 def test_a_slow_link_slows_its_collective():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     nic = next(
         (int(a), int(b))
         for a, b, speed in zip(
@@ -169,7 +169,7 @@ def test_a_slow_link_slows_its_collective():
 
 def test_messages_of_all_pairs_share_links():
     """All NPUs of a box send over their own NICs: 1 GB at 0.96 · 50 GB/s."""
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     first = np.arange(8, dtype=np.int32)
     seconds = communication(topology).messages(first, first + 8, 1e9)
     assert seconds == pytest.approx([1e9 / (0.96 * 50e9)] * 8, rel=0.01)
@@ -177,7 +177,7 @@ def test_messages_of_all_pairs_share_links():
 
 @pytest.mark.slow
 def test_synthesized_collectives_never_cost_more_than_nccl():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     groups = np.arange(16, dtype=np.int32).reshape(2, 8)
     for kind in ("all_gather", "all_reduce"):
         nccl = Communication(topology, "nccl").of(groups).seconds(kind, 2**26)
@@ -187,7 +187,7 @@ def test_synthesized_collectives_never_cost_more_than_nccl():
 @pytest.mark.parametrize("collectives", ["nccl", "ring", "auto"])
 def test_the_slowest_group_decides(collectives):
     """The NIC of NPU 3 in the first box is half as fast. All-gathers over the rails end when the slowest does."""
-    boxes = tacos.topology.dgx_h100(2)
+    boxes = tacos.topology.dgx_h100(2, nvls=False)
     rails = np.ascontiguousarray(np.arange(16, dtype=np.int32).reshape(2, 8).T)
     slow = training.disturbed(boxes, ["nic=3,slowdown=2"])
     usual, slower = (
@@ -200,7 +200,7 @@ def test_the_slowest_group_decides(collectives):
 def test_a_library_of_tuned_algorithms(tmp_path):
     from tacos.library import add
 
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     schedule = tacos.synthesize(
         topology, tacos.collective.all_reduce(topology, "64MB", chunks=1), engine="ring"
     )
@@ -223,7 +223,7 @@ def test_a_library_of_tuned_algorithms(tmp_path):
 
 
 def test_parts_add_up():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     for parallel in (
         Parallelism(tp=2, pp=2, batch=64, zero=1),
         Parallelism(tp=2, pp=2, vp=2, batch=64, sequence_parallel=True, overlap_tensor=True,
@@ -262,7 +262,9 @@ def test_any_parallelism_has_parts_that_add_up(
         sequence_parallel=overlap, overlap_tensor=overlap, overlap_gradients=overlap,
         overlap_parameters=overlap,
     )  # fmt: skip
-    found = training.step(SMALL, parallel, tacos.topology.dgx_h100(4), oversubscribe=True)
+    found = training.step(
+        SMALL, parallel, tacos.topology.dgx_h100(4, nvls=False), oversubscribe=True
+    )
     assert sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-12)
     assert min(found.parts.values()) >= 0
     assert 0 < found.mfu < 1
@@ -270,7 +272,7 @@ def test_any_parallelism_has_parts_that_add_up(
 
 def test_a_step_without_communication_by_hand():
     """One NPU: micro-batches, the optimizer, nothing else."""
-    one = tacos.topology.subset(tacos.topology.dgx_h100(1), [0])
+    one = tacos.topology.subset(tacos.topology.dgx_h100(1, nvls=False), [0])
     found = training.step(SMALL, Parallelism(batch=4), one, software=QUIET)
     assert found.exposed == {}
     assert found.bubble_s == 0
@@ -282,7 +284,7 @@ def test_a_step_without_communication_by_hand():
 
 def test_gradients_are_summed_in_what_nccl_takes():
     """Data parallelism without overlap: an all-reduce of four bytes per parameter after the backward pass."""
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     found = training.step(SMALL, Parallelism(dp=8), topology, software=QUIET)
     family = communication(topology).of(np.arange(8, dtype=np.int32)[None])
     assert found.exposed["dp all-reduce"] == pytest.approx(
@@ -292,7 +294,7 @@ def test_gradients_are_summed_in_what_nccl_takes():
 
 def test_overlapped_gradients_leave_the_last_bucket():
     """If buckets are summed faster than layers are computed, only the last one is exposed."""
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     parallel = Parallelism(dp=8, microbatch=8, overlap_gradients=True)
     found = training.step(SMALL, parallel, topology, software=QUIET, oversubscribe=True)
     family = communication(topology).of(np.arange(8, dtype=np.int32)[None])
@@ -302,7 +304,9 @@ def test_overlapped_gradients_leave_the_last_bucket():
 
 def test_a_pipeline_waits_for_its_bubble():
     """Four equal stages and eight micro-batches: a bubble of 3/8 of the passes."""
-    topology = tacos.topology.scale(tacos.topology.dgx_h100(1), bandwidth=1000, latency=0)
+    topology = tacos.topology.scale(
+        tacos.topology.dgx_h100(1, nvls=False), bandwidth=1000, latency=0
+    )
     model = training.Transformer(
         layers=64, hidden=2048, heads=16, ffn=8192, vocabulary=64, sequence=2048, tied=False
     )
@@ -313,7 +317,7 @@ def test_a_pipeline_waits_for_its_bubble():
 
 
 def test_what_must_not_make_a_step_slower():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     base = Parallelism(tp=4, dp=4, batch=64, sequence_parallel=True, zero=1)
 
     def time_s(parallel=base, network=topology, **others):
@@ -335,7 +339,7 @@ def test_what_must_not_make_a_step_slower():
 
 def test_a_straggler_slows_its_stage_alone():
     """A stage that computes half as fast sets the pace: its passes take twice as long."""
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     parallel = Parallelism(pp=4, dp=2, batch=64)
     usual, slow = (
         training.step(
@@ -349,7 +353,7 @@ def test_a_straggler_slows_its_stage_alone():
 
 
 def test_jitter_depends_on_the_seed_alone():
-    topology = tacos.topology.dgx_h100(1)
+    topology = tacos.topology.dgx_h100(1, nvls=False)
     parallel = Parallelism(pp=4, dp=2, batch=64)
     times = [
         training.step(SMALL, parallel, topology, jitter=0.1, seed=seed, oversubscribe=True).time_s
@@ -359,7 +363,7 @@ def test_jitter_depends_on_the_seed_alone():
 
 
 def test_free_communication_bounds_every_other():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     parallel = Parallelism(tp=2, pp=2, batch=64, zero=1)
     free, nccl = (
         training.step(SMALL, parallel, topology, collectives=one) for one in ("free", "nccl")
@@ -371,7 +375,7 @@ def test_free_communication_bounds_every_other():
 
 def test_experts_exchange_tokens():
     found = training.step(
-        training.model("mixtral-8x7b"), Parallelism(dp=16, ep=8, zero=1), tacos.topology.dgx_h100(2),
+        training.model("mixtral-8x7b"), Parallelism(dp=16, ep=8, zero=1), tacos.topology.dgx_h100(2, nvls=False),
         oversubscribe=True,
     )  # fmt: skip
     assert found.exposed["ep all-to-all"] > 0
@@ -410,4 +414,4 @@ def test_any_network_will_do():
 )
 def test_bad_arguments(options, error, message):
     with pytest.raises(error, match=message):
-        training.step(SMALL, Parallelism(tp=8), tacos.topology.dgx_h100(1), **options)
+        training.step(SMALL, Parallelism(tp=8), tacos.topology.dgx_h100(1, nvls=False), **options)

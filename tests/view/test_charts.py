@@ -327,7 +327,7 @@ def test_a_sweep_explains_the_shade_and_marks_rejected_engines():
 
 
 def test_dark_pictures_have_the_same_shapes_and_no_white_paper():
-    topology = tacos.topology.dgx_h100(2)
+    topology = tacos.topology.dgx_h100(2, nvls=False)
     light = draw(topology)
     dark = darkened(light)
     assert '"#ffffff"' not in dark

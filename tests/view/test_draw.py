@@ -27,8 +27,8 @@ pytestmark = pytest.mark.unsanitized
 SPECS = [
     *("ring:2", "ring:9", "mesh:40", "mesh:5x4", "torus:4x4x4", "hypercube:6", "fc:6", "switch:8"),
     *("ring:4*fc:3*switch:2", "switch:4*torus:3x3", "fat-tree:4x4", "fat-tree:3x2x4", "rail:4x8"),
-    *("dragonfly:5x4", "dragonfly+:4x2x4", "dgx-1:2", "dgx-2:2", "ndv2:2", "dgx-h100:1"),
-    *("dgx-h100:4", "dgx-h100:40", "nvl72:2", "mi250:2", "mi300x:2"),
+    *("dragonfly:5x4", "dragonfly+:4x2x4", "dgx-1:2", "dgx-2:2", "ndv2:2", "dgx-h100-plain:1"),
+    *("dgx-h100-plain:4", "dgx-h100-plain:40", "nvl72-plain:2", "mi250:2", "mi300x:2"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_a_ring_is_a_circle_and_a_mesh_a_grid():
 
 
 def test_boxes_hold_their_nodes_and_the_fabric_is_above_them():
-    topology = build.dgx_h100(3)
+    topology = build.dgx_h100(3, nvls=False)
     layout = place(topology)
     for b, frame in enumerate(layout.frames):
         nodes = [*range(8 * b, 8 * b + 8), 24 + b]  # eight GPUs and their NVSwitch
@@ -86,7 +86,7 @@ def test_boxes_hold_their_nodes_and_the_fabric_is_above_them():
 
 
 def test_boxes_of_a_network_without_dims_are_found_by_bandwidth():
-    known = build.dgx_h100(2)
+    known = build.dgx_h100(2, nvls=False)
     unknown = build.drop_npus(known, 3)
     assert unknown.dims == []
     assert len(place(unknown).frames) == len(place(known).frames) == 2
@@ -182,7 +182,7 @@ def test_a_large_network_is_drawn_as_an_excerpt_that_says_so():
 
 
 def test_an_excerpt_keeps_the_switches_between_its_npus():
-    part = excerpt(build.dgx_h100(800))
+    part = excerpt(build.dgx_h100(800, nvls=False))
     assert part.topology.npus <= 256
     assert part.topology.unreachable_pair() is None
     assert excerpt(build.switch(10_000)).topology.switches == 1
@@ -310,7 +310,7 @@ def crossing(way, low, high):
 
 
 @pytest.mark.parametrize(
-    "spec", ["lab", "rail:4x8", "rail:8x4", "dgx-h100:4", "ndv2:2", "fat-tree:3x2x4", "dragonfly+:4x2x4"]
+    "spec", ["lab", "rail:4x8", "rail:8x4", "dgx-h100-plain:4", "ndv2:2", "fat-tree:3x2x4", "dragonfly+:4x2x4"]
 )  # fmt: skip
 def test_lines_do_not_run_through_other_boxes_and_switches(spec, lab):
     topology = lab if spec == "lab" else build.parse(spec)

@@ -270,7 +270,7 @@ def test_twins_run_on_the_right_of_their_direction():
 
 
 def test_links_behind_a_row_bend_into_a_lane():
-    topology = tp.nvl72(1)
+    topology = tp.nvl72(1, nvls=False)
     kinds = curves(topology, place(topology)).kind
     assert (kinds == ELBOW).any()
 
@@ -407,7 +407,7 @@ def test_pages_say_what_was_simulated(relay):
 
 def test_executed_schedules_and_rings_are_views_of_the_page():
     """Each rule's view has the time that the program takes under that rule."""
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "64MB"), engine="greedy")
     text = page(schedule)
     found = views(text)
@@ -442,7 +442,9 @@ def test_a_schedule_that_takes_the_same_time_under_every_rule_is_shown_once(rela
 
 def test_links_have_classes_boxes_and_widths():
     facts, columns = record(
-        tacos.synthesize(boxes := tp.dgx_h100(2), co.all_gather(boxes, "16MB"), engine="greedy")
+        tacos.synthesize(
+            boxes := tp.dgx_h100(2, nvls=False), co.all_gather(boxes, "16MB"), engine="greedy"
+        )
     )
     inside = boxes.link_bandwidth_Bps == boxes.link_bandwidth_Bps.max()
     assert facts["classes"] == ["450 GB/s, 350 ns", "50 GB/s, 1.3 us"]

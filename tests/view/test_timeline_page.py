@@ -27,7 +27,7 @@ def step():
         name="small", layers=4, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
     )
     split = training.Parallelism(tp=4, pp=2, batch=4)
-    return training.step(model, split, tp.dgx_h100(1), collectives="ring")
+    return training.step(model, split, tp.dgx_h100(1, nvls=False), collectives="ring")
 
 
 def test_the_timeline_of_a_step_keeps_every_order(step):
@@ -77,7 +77,7 @@ def test_a_page_of_a_step_has_its_timeline_and_its_collectives(step):
 def test_a_large_step_is_shown_by_its_passes():
     model = training.model("llama3-8b")
     split = training.Parallelism(tp=8, pp=4, zero=1, batch=128)
-    step = training.step(model, split, tp.dgx_h100(8))
+    step = training.step(model, split, tp.dgx_h100(8, nvls=False))
     ((facts, columns),) = timelines(view.step_page(step))
     assert step.folded is not None
     assert step.passes is not None

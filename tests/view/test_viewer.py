@@ -448,9 +448,9 @@ def test_a_long_schedule_says_what_it_hides(view):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: tp.dgx_h100(2),
+        lambda: tp.dgx_h100(2, nvls=False),
         lambda: tp.fat_tree(2, 2, 2),
-        lambda: tp.nvl72(1),
+        lambda: tp.nvl72(1, nvls=False),
         lambda: tp.dragonfly(3, 2),
         lambda: tp.hypercube(4),
     ],
@@ -719,7 +719,7 @@ def test_nothing_overflows_and_no_legend_is_cut(view, mesh, relay, width):
 
 
 def test_executed_schedules_and_rings_are_a_click_away(view):
-    topology = tp.dgx_h100(2)
+    topology = tp.dgx_h100(2, nvls=False)
     schedule = tacos.synthesize(topology, co.all_reduce(topology, "64MB"), engine="greedy")
     shown = view(page(schedule))
     shown.evaluate("viewer.select({kind: 'npu', id: 3})")
@@ -766,7 +766,7 @@ def test_a_training_step_is_a_timeline_with_its_collectives_one_click_away(view)
         name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048
     )
     split = training.Parallelism(tp=4, pp=2, batch=4)
-    step = training.step(model, split, tp.dgx_h100(1), collectives="ring")
+    step = training.step(model, split, tp.dgx_h100(1, nvls=False), collectives="ring")
     shown = view(pictures.step_page(step))
     assert shown.title().startswith("training step of small on 8 h100")
     assert not shown.is_visible("#slider")

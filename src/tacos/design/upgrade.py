@@ -140,7 +140,7 @@ def upgrade(
 
     >>> import tacos
     >>> from tacos.design import Call, TrainingJob
-    >>> boxes = tacos.topology.dgx_h100(4)
+    >>> boxes = tacos.topology.dgx_h100(4, nvls=False)
     >>> best = upgrade(boxes, TrainingJob((Call("all-reduce", 10**9),)), spend="5%")
     >>> best.kinds[0].name, round(best.bound_before_s / best.bound_after_s, 2)
     ('npu-switch 50GB/s', 1.05)

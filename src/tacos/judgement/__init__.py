@@ -142,7 +142,7 @@ def judge(
 
     >>> from tacos.judgement.logs import Measured
     >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.00525),))
-    >>> found = judge(fast, "dgx-h100:2")
+    >>> found = judge(fast, "dgx-h100-plain:2")
     >>> f"{found.rows[0].share:.0%}", found.rows[0].best, found.causes
     ('71%', 'forest', ())
     """

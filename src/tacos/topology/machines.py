@@ -184,7 +184,7 @@ def dgx_a100(
 def dgx_h100(
     boxes: int = 1,
     *,
-    nvls: bool = False,
+    nvls: bool = True,
     bandwidth: Quantity = "450GB/s",
     latency: Quantity = "350ns",
     nic_bandwidth: Quantity = "50GB/s",
@@ -196,7 +196,7 @@ def dgx_h100(
 
     Args:
         boxes: number of boxes.
-        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
+        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP), as the machine does.
         bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 4 of 25 GB/s.
         nic_bandwidth, nic_latency: between a GPU and the fabric.
         fabric: ``"switch"`` or ``"rail"``.
@@ -213,7 +213,7 @@ def dgx_h100(
 def nvl72(
     racks: int = 1,
     *,
-    nvls: bool = False,
+    nvls: bool = True,
     bandwidth: Quantity = "900GB/s",
     latency: Quantity = "350ns",
     nic_bandwidth: Quantity = "50GB/s",
@@ -225,7 +225,7 @@ def nvl72(
 
     Args:
         racks: number of racks.
-        nvls: whether the switches multicast and reduce (NVLink SHARP).
+        nvls: whether the switches multicast and reduce (NVLink SHARP), as the machine does.
         bandwidth, latency: of a GPU's port: eighteen NVLink 5 of 50 GB/s, one to each of the
             rack's 18 switch chips, which are one switch here.
         nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); GB300 has 800 Gb/s
@@ -244,7 +244,7 @@ def nvl72(
 def dgx_b200(
     boxes: int = 1,
     *,
-    nvls: bool = False,
+    nvls: bool = True,
     bandwidth: Quantity = "900GB/s",
     latency: Quantity = "350ns",
     nic_bandwidth: Quantity = "50GB/s",
@@ -256,7 +256,7 @@ def dgx_b200(
 
     Args:
         boxes: number of boxes.
-        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP).
+        nvls: whether NVSwitch multicasts and reduces (NVLink SHARP), as the machine does.
         bandwidth, latency: of a GPU's port into NVSwitch: eighteen NVLink 5 of 50 GB/s.
         nic_bandwidth, nic_latency: between a GPU and the fabric: 400 Gb/s (ConnectX-7); DGX B300 has 800 Gb/s
             (ConnectX-8), the spec ``dgx-b300``.

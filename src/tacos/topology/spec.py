@@ -49,6 +49,17 @@ def _machine(
     return Spec(build, f"[:{boxes}]", 0, 1, what, speed=False)
 
 
+def _summing(
+    name: str, build: Callable[..., Topology], what: str, boxes: str = "boxes"
+) -> dict[str, Spec]:
+    """Return a machine whose switches multicast and reduce (NVLS), and its network without that."""
+    without = f"{name} without NVLS"
+    return {
+        name: _machine(build, what, boxes),
+        f"{name}-plain": _machine(partial(build, nvls=False), without, boxes),
+    }
+
+
 def _obstacle(name: str, _spec: Spec) -> str:
     """Return what is wrong with a plug-in's name."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name):
@@ -79,23 +90,19 @@ _BUILT_IN = {
     "dgx-2": _machine(machines.dgx2, "16 V100 on NVSwitch"),
     "ndv2": _machine(machines.ndv2, "8 V100 in a cube mesh, one NIC"),
     "dgx-a100": _machine(machines.dgx_a100, "8 A100 on NVSwitch"),
-    "dgx-h100": _machine(machines.dgx_h100, "8 H100 on NVSwitch"),
-    "dgx-h100-nvls": _machine(
-        partial(machines.dgx_h100, nvls=True), "dgx-h100 whose NVSwitch multicasts and reduces"
+    **_summing("dgx-h100", machines.dgx_h100, "8 H100 on NVSwitch, with NVLS"),
+    **_summing("dgx-b200", machines.dgx_b200, "8 B200 on NVSwitch, with NVLS"),
+    **_summing(
+        "dgx-b300",
+        partial(machines.dgx_b200, nic_bandwidth="100GB/s"),
+        "8 B300 on NVSwitch, with NVLS, NICs of 800 Gb/s",
     ),
-    "dgx-b200": _machine(machines.dgx_b200, "8 B200 on NVSwitch"),
-    "dgx-b200-nvls": _machine(
-        partial(machines.dgx_b200, nvls=True), "dgx-b200 whose NVSwitch multicasts and reduces"
-    ),
-    "dgx-b300": _machine(
-        partial(machines.dgx_b200, nic_bandwidth="100GB/s"), "8 B300 on NVSwitch, NICs of 800 Gb/s"
-    ),
-    "nvl72": _machine(machines.nvl72, "72 GPUs on one NVLink domain", "racks"),
-    "nvl72-nvls": _machine(
-        partial(machines.nvl72, nvls=True), "nvl72 whose switches multicast and reduce", "racks"
-    ),
-    "gb300-nvl72": _machine(
-        partial(machines.nvl72, nic_bandwidth="100GB/s"), "nvl72 with NICs of 800 Gb/s", "racks"
+    **_summing("nvl72", machines.nvl72, "72 GPUs on one NVLink domain, with NVLS", "racks"),
+    **_summing(
+        "gb300-nvl72",
+        partial(machines.nvl72, nic_bandwidth="100GB/s"),
+        "nvl72 with NICs of 800 Gb/s",
+        "racks",
     ),
     "dgx-spark": _machine(
         partial(machines.dgx_spark, wiring="switch"), "DGX Spark on one switch", count="required"
@@ -140,12 +147,14 @@ _ALSO = {  # other common names
     "hgx-b300": "dgx-b300",
     "gb200": "nvl72",
     "gb200-nvl72": "nvl72",
-    "gb200-nvl72-nvls": "nvl72-nvls",
     "gb300": "gb300-nvl72",
     "mi325x": "mi300x",
     "mi350x": "mi355x",
     "trainium2": "trn2",
     "trn2u": "trn2-ultra",
+}
+_ALSO |= {
+    f"{also}-plain": f"{name}-plain" for also, name in _ALSO.items() if f"{name}-plain" in _BUILT_IN
 }
 _WHOLE = {"dgx-spark-triangle": "dgx-spark-mesh:3"}
 """Names that stand for a network with its sizes."""

@@ -63,7 +63,7 @@ def describe(topology: Network) -> Summary:
     from at most 256 NPUs (fewer in huge networks); `diameter_sampled` tells whether some were left out.
 
     >>> from tacos.topology import dgx_h100
-    >>> summary = describe(dgx_h100(2))
+    >>> summary = describe(dgx_h100(2, nvls=False))
     >>> summary["diameter_hops"], summary["bandwidth_out_Bps"]["max"] / 1e9
     (2, 500.0)
     >>> summary["link_classes"][0]

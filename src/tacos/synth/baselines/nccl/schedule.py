@@ -184,7 +184,7 @@ def through_switches(
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
     >>> from tacos.synth.baselines.nccl.group import Group
-    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> topo = tacos.topology.dgx_h100()
     >>> coll = tacos.collective.all_reduce(topo, "1MB", chunks=1)
     >>> chosen = [(Group(Network(topo), coll.parts[0]), "nvls")]
     >>> through_switches(topo, coll, chosen, None, provenance={}).transfers  # a sum and a copy per block

@@ -24,9 +24,9 @@ def box_switches(network: Network, box: Chain) -> list[int]:
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> box_switches(Network(tacos.topology.dgx_h100(nvls=True)), (0, 1, 2, 3))
-    [8]
     >>> box_switches(Network(tacos.topology.dgx_h100()), (0, 1, 2, 3))
+    [8]
+    >>> box_switches(Network(tacos.topology.dgx_h100(nvls=False)), (0, 1, 2, 3))
     []
     """
     if len(box) < 2:
@@ -49,7 +49,7 @@ def rail_switches(network: Network, layout: Layout) -> list[int]:
     >>> import numpy as np, tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
     >>> from tacos.synth.baselines.nccl.channels import Network
-    >>> topo = tacos.topology.dgx_h100(2)
+    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
     >>> rail_switches(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))
     []
     """

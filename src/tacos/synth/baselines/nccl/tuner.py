@@ -135,7 +135,7 @@ def estimate(
         ValueError: NCCL does not have the collective, or the algorithm does not apply.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> topo = tacos.topology.dgx_h100()
     >>> found = estimate(topo, tacos.collective.all_reduce(topo, 2**30))
     >>> found.algorithm, found.protocol, round(found.algbw_Bps / 1e9)       # measured: 267 GB/s
     ('nvls', 'Simple', 274)
@@ -231,7 +231,7 @@ def in_doubt(found: Estimate) -> list[str]:
     """Return the algorithms that NCCL might choose: those whose costs are close to the smallest, cheapest first.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(nvls=True)
+    >>> topo = tacos.topology.dgx_h100()
     >>> in_doubt(estimate(topo, tacos.collective.all_reduce(topo, "1MB")))
     ['ring', 'nvls']
     """
