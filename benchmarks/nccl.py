@@ -142,6 +142,7 @@ def schedules():
     for spec in (
         "dgx-h100-plain:2",
         "dgx-h100:2",
+        "dgx-h100:4",
         "dgx-h100",
         "dgx-a100:2",
         "dgx-1",

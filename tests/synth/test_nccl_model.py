@@ -262,6 +262,18 @@ def test_all_algorithms_apply_where_all_switches_sum(algorithm, rail):
     assert once < schedule.time_s < factor * once
 
 
+def test_rails_of_switches_that_sum_work_side_by_side():
+    """Two boxes: every NIC is busy from the start, so more and smaller chunks take less time, down to the bound."""
+    topology = tp.dgx_h100(2)
+    times = [
+        judge(topology, co.all_reduce(topology, "64MB", chunks=2**k), algorithm="nvls-tree").time_s
+        for k in range(7)
+    ]
+    assert times == sorted(times, reverse=True)
+    # A NIC sends an eighth of the buffer once; before and after that, a small chunk crosses its box.
+    assert times[-1] < 1.06 * (64e6 / 8 / 50e9)
+
+
 def two_levels(leaf, spine):
     """Four boxes of one NPU on two leaf switches (4, 5) under a spine (6)."""
     cables = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (5, 6)]

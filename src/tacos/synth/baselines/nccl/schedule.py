@@ -199,8 +199,10 @@ def through_switches(
             check_memory(len(moves.rows) * len(chunks))
             for row, (route, step, op) in enumerate(moves.rows):
                 number = table.setdefault(route, len(table))
-                # Ordered by piece, so that the first pieces leave first.
-                order = (chunks % part.chunks) * len(part.group) + chunks // part.chunks
+                # Neighbours take turns: the owners of blocks in one box, and the rails between boxes.
+                order = chunks
+                if group.boxes == 1:
+                    order = (chunks % part.chunks) * len(part.group) + chunks // part.chunks
                 same = np.ones_like(chunks)
                 columns.append(
                     (first + chunks, order, row * same, number * same, step * same, op * same)
