@@ -172,7 +172,11 @@ def _topology_table(name: str, summary: Summary) -> Table:
     if dims:
         table.add_row("dimensions", dims + (", symmetric" if summary["symmetric"] else ""))
     table.add_row("NPUs", f"{summary['npus']:,}")
-    table.add_row("switches", f"{summary['switches']:,}")
+    able = summary["multicasting_switches"], summary["reducing_switches"]
+    counts = f"{able[0]:,} multicast, {able[1]:,} reduce"
+    if able[0] == able[1]:
+        counts = f"{able[0]:,} multicast and reduce"
+    table.add_row("switches", f"{summary['switches']:,}" + (f" ({counts})" if any(able) else ""))
     table.add_row("links", f"{summary['links']:,}")
     for field, label in (("out_degree", "links out per NPU"), ("in_degree", "links in per NPU")):
         table.add_row(label, spread(summary[field], lambda n: f"{n:,.0f}"))  # type: ignore[literal-required]

@@ -120,8 +120,10 @@ def test_verify_names_what_is_wrong_and_exits_with_1(saved, tmp_path, capsys):
 
 def test_topo_describes_draws_and_writes(tmp_path, capsys):
     picture, file = tmp_path / "t.svg", tmp_path / "t.yaml"
-    assert main(["topo", "dgx-h100-plain:2", "--draw", str(picture), "-o", str(file)]) == 0
-    assert "450 GB/s" in capsys.readouterr().out
+    assert main(["topo", "dgx-h100:2", "--draw", str(picture), "-o", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "450 GB/s" in said
+    assert "3 (2 multicast and reduce)" in said
     assert picture.read_text().startswith("<svg")
     assert main(["topo", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["npus"] == 16

@@ -41,6 +41,8 @@ class Summary(TypedDict):
     family: str
     npus: int
     switches: int
+    multicasting_switches: int
+    reducing_switches: int
     links: int
     dims: list[tuple[str, int]]
     symmetric: bool
@@ -63,11 +65,13 @@ def describe(topology: Network) -> Summary:
     from at most 256 NPUs (fewer in huge networks); `diameter_sampled` tells whether some were left out.
 
     >>> from tacos.topology import dgx_h100
-    >>> summary = describe(dgx_h100(2, nvls=False))
+    >>> summary = describe(dgx_h100(2))
     >>> summary["diameter_hops"], summary["bandwidth_out_Bps"]["max"] / 1e9
     (2, 500.0)
     >>> summary["link_classes"][0]
     {'bandwidth_Bps': 450000000000, 'latency_s': 3.5e-07, 'count': 32}
+    >>> summary["switches"], summary["reducing_switches"]                   # NVSwitch; the fabric only forwards
+    (3, 2)
     """
     topology = topology_of(topology)
     effort = max(1, _STEPS // (topology.nodes + topology.links))
@@ -79,6 +83,8 @@ def describe(topology: Network) -> Summary:
         family=topology.family,
         npus=topology.npus,
         switches=topology.switches,
+        multicasting_switches=int(np.count_nonzero(topology.switch_capabilities & 1)),
+        reducing_switches=int(np.count_nonzero(topology.switch_capabilities & 2)),
         links=topology.links,
         dims=topology.dims,
         symmetric=topology.symmetric,
