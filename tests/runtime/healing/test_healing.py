@@ -77,14 +77,16 @@ def test_a_rank_that_comes_late_is_named_by_its_neighbours(ranks):
     ("network", "cases"), [("ring", ["back", "dead-back"]), ("torus", ["slow"])]
 )
 def test_training_outlives_a_slow_and_a_dead_link(network, cases):
-    """Unmodified DDP avoids the link, and its losses are those of an undisturbed network.
+    """The losses of unmodified DDP are those of an undisturbed network; it ends at all only if it avoids the dead link.
 
-    ``benchmarks/healing.py`` has the times.
+    ``benchmarks/healing.py`` measures how long steps take.
     On the torus, messages are so short that only their sender can measure their speed.
     """
     from benchmarks import healing
 
-    for found in healing.run(cases, network):
-        assert found["loss_difference"] < 1e-5
-        for change in found["changes"]:
-            assert change["ratio"] < 2  # over the slow link a step takes ten times as long
+    found = list(healing.run(cases, network))
+    assert [one["case"] for one in found] == cases
+    for one in found:
+        assert one["loss_difference"] < 1e-5
+        if one["case"].startswith("dead"):
+            assert any("dead" in line for line in one["said"]), one["said"]
