@@ -45,6 +45,7 @@ ENDS = {  # what is typed: how its last word ends after Tab
     "tacos train search llama3-8b dgx-h100:2 recom": "recompute=",
     "tacos train scaling llama3-8b dgx-h100:2 dgx-h100:4 tor": "torus:",
     "tacos train llama3-8b dgx-h100:2 --device h2": "h200",
+    "tacos train --overlap-tensor llama3-405": "llama3-405b",
     "tacos verify ar": "ar.tacos",
     "tacos verify two": "two words.tacos",
     "tacos switch sta": "stats",
@@ -61,6 +62,8 @@ OFFERED = {  # what is typed: some of what is offered, and what is not
     "tacos synth ring:4 all-reduce 1MB --engine ": (["auto", *ENGINES], ["auto,"]),
     "tacos run ar.tacos --carrier ": (list(CARRIERS), ["ar.tacos"]),
     "tacos train llama3-8b ring:8 --device ": (list(DEVICES), ["ar.tacos"]),
+    "tacos train llama3-8b ring:8 --collectives nccl,": (["nccl,free", "nccl,auto"], ["ar.tacos"]),
+    "tacos hub --rack 0/4 --network ": (["torus:", "net.yaml"], ["ar.tacos"]),
     "tacos convert ar.tacos x.xml --to ": (["msccl", "chakra"], ["ar.tacos"]),
     "tacos train sweep ": (list(MODELS), ["search"]),
 }

@@ -70,7 +70,7 @@ def _commands(app: App, name: str) -> Iterator[Command]:
             elif argument.index is not None:
                 positions.append(offer)
             elif any(word.startswith("-") for word in argument.names):
-                takes = None if argument.is_flag() else offer
+                takes = None if argument.hint in (bool, bool | None) else offer
                 options.append(
                     Option(
                         (*argument.names, *argument.negatives),

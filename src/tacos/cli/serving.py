@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from tacos import formats
 from tacos.cli.app import app, stopped
-from tacos.cli.options import PLAIN, Output
+from tacos.cli.options import NETWORKS, PLAIN, Output
 
 if TYPE_CHECKING:
     from tacos.hub import Relay
@@ -53,6 +53,7 @@ class Racks:
     ] = None
     network: Annotated[
         str | None,
+        NETWORKS,
         Parameter(help="Network between the hubs; by default all pairs have equal links."),
     ] = None
 

@@ -128,7 +128,7 @@ class Split:
 
 def _collectives() -> list[str]:
     """Return the ways to run collectives."""
-    return ["nccl", "free", *ENGINES.words()]
+    return ["free", *ENGINES.words()]
 
 
 @Parameter(name="*", group=Group("Device and software", sort_key=2))
