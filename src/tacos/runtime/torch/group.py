@@ -108,7 +108,7 @@ class TacosGroup(ProcessGroup):
         self._tensors = Tensors(
             algorithms, on_gpus, from_environment(self._communicator), self._healer
         )
-        self._worker = TaskThread(f"tacos {options.group_id}", self._end)
+        self._thread = TaskThread(f"tacos {options.group_id}", self._end)
         self._together: list[Work] | None = None
         self._aborted = ""
         self._gloo = gloo(dist.PrefixStore("tacos-gloo", store), rank, size, timeout)
@@ -391,7 +391,7 @@ class TacosGroup(ProcessGroup):
         def run() -> None:
             self._gloo.monitored_barrier(limit, wait_all_ranks)
 
-        self._worker.submit(Task(run, []), now=True).wait()
+        self._thread.submit(Task(run, []), now=True).wait()
 
     # Many calls as one.
 
@@ -408,7 +408,7 @@ class TacosGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """End the group after running calls have completed."""
-        self._worker.close("the process group was destroyed")
+        self._thread.close("the process group was destroyed")
 
     def abort(self) -> None:
         """End the group now; running calls fail, here and on the other ranks."""
@@ -416,11 +416,11 @@ class TacosGroup(ProcessGroup):
         self._communicator.interrupt(why)
         for backend in self._on_gpus():
             backend.abort()
-        # A call of gloo cannot be interrupted, so after a while the worker is left to end by itself.
-        self._worker.close(why, _FAREWELL)
+        # A call of gloo cannot be interrupted, so after a while the thread is left to end by itself.
+        self._thread.close(why, _FAREWELL)
 
     def _end(self) -> None:
-        """Close everything; called by the worker when no task runs any more."""
+        """Close everything; called by the thread when no task runs any more."""
         _OPEN.discard(self)
         if self._healer is not None:
             self._healer.close()
@@ -453,7 +453,7 @@ class TacosGroup(ProcessGroup):
         if result and result[0].is_cuda:
             run = _after(torch.cuda.current_stream(result[0].device).record_event(), run)
         now = getattr(opts, "asyncOp", True) is False and self._together is None
-        return self._noted(self._worker.submit(Task(run, result, profiled(name, inputs)), now=now))
+        return self._noted(self._thread.submit(Task(run, result, profiled(name, inputs)), now=now))
 
     def _noted(self, work: Work) -> Work:
         """Add the work to the coalesced ones, if callers wait for many at once."""
@@ -610,7 +610,7 @@ def _at_exit() -> None:
     """End groups that were not destroyed, so that no thread outlives the interpreter."""
     for group in list(_OPEN):
         group._communicator.interrupt("the program has ended")
-        group._worker.close("the program has ended", timeout=_FAREWELL)
+        group._thread.close("the program has ended", timeout=_FAREWELL)
 
 
 os.register_at_fork(after_in_child=_OPEN.clear)  # they are the parent's

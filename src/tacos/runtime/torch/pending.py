@@ -180,7 +180,7 @@ class TaskThread:
 
     Args:
         name: Name of the thread.
-        at_end: Called once, when the worker is closed and no task is running.
+        at_end: Called once, when the thread is closed and no task is running.
     """
 
     def __init__(self, name: str, at_end: Callable[[], None]) -> None:
@@ -198,7 +198,7 @@ class TaskThread:
         """Submit a task; with `now`, run it in this thread if possible.
 
         Raises:
-            RuntimeError: The worker was closed.
+            RuntimeError: The thread was closed.
         """
         if self._owner == threading.get_ident():
             self._check_open()
