@@ -91,6 +91,15 @@ def test_the_version_needs_neither_the_package_nor_numpy(folder):
     assert names & {"tacos", "numpy", "cyclopts", "importlib_metadata", "email"} == set()
 
 
+def test_what_the_command_imports_is_not_looked_through_for_garbage(folder):
+    code = (
+        "import gc, sys; sys.argv = ['tacos', 'topo', 'ring:4', '--quiet']; from _tacos import main"
+    )
+    loaded(
+        f"{code}; assert main() == 0 and gc.isenabled() and gc.get_freeze_count() > 10_000", folder
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "own"),
     [

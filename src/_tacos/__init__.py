@@ -6,6 +6,7 @@ first; the end of this module then prepares the process as :func:`main` would.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,8 +37,11 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:  # this needs neither the package nor numpy
         print(__version__)  # noqa: T201
         return 0
+    gc.disable()  # what is imported stays: looking through it for garbage, also at the end, is a sixth of a quick command
     from tacos.cli import main as command
 
+    gc.freeze()
+    gc.enable()
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
