@@ -169,12 +169,25 @@ def test_a_graph_dump(log):
 
 @pytest.mark.slow
 def test_one_nic_of_eight_is_recognized_from_the_curve():
-    topology = tacos.topology.dgx_h100(2, nvls=False)
+    topology = tacos.topology.dgx_h100(2)
     size = 1 << 30
     whole = tacos.nccl.estimate(topology, tacos.collective.all_reduce(topology, size)).time_s
     log = Log("x", "nccl-tests", "all_reduce", (Measured(size, 8 * whole),))
     (cause,) = tacos.judge(log, topology).causes
     assert "as if 1 of 8 NICs carried the data" in cause
+
+
+@pytest.mark.parametrize(
+    ("network", "kind", "helps"),
+    [
+        ("dgx-h100", "all_reduce", True),
+        ("dgx-h100-plain", "all_reduce", False),
+        ("dgx-h100", "all_to_all", False),
+    ],
+)
+def test_sums_that_only_switches_can_do_are_told(network, kind, helps):
+    measured = Log("x", "nccl-tests", kind, (Measured(1 << 20, 0.01),))
+    assert tacos.judge(measured, network).in_switch_sums == helps
 
 
 @pytest.mark.slow

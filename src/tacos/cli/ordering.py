@@ -224,6 +224,7 @@ def _print_judgement(found: Judgement) -> None:
     if found.rows:
         print_table(judgement_table(found))
         best = ", ".join(dict.fromkeys(row.best for row in found.rows if row.best))
+        best += ", without sums in switches" if best and found.in_switch_sums else ""
         print(
             "NCCL: what stock NCCL should take, by its model" + (f"; best: {best}" if best else "")
         )

@@ -25,6 +25,7 @@ from tacos.search.synthesis import engines, synthesize
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import network_of, rings
 from tacos.synth.baselines.nccl.tuner import estimate
+from tacos.targets import bound_for
 
 if TYPE_CHECKING:
     import os
@@ -60,7 +61,7 @@ class Verdict:
         share: bound / measured.
         why: What binds, in words.
         nccl_s: What stock NCCL should take, by its model; None where NCCL has no such collective.
-        best_s: What the best algorithm that was found takes; None if none was found.
+        best_s: What the best algorithm that was found takes, in messages between ranks; None if none was found.
         best: Its engine.
     """
 
@@ -104,6 +105,7 @@ class Judgement:
         rows: A verdict for every size.
         causes: What may explain a gap, the likeliest first.
         rings: NCCL's rings, if the log has them.
+        in_switch_sums: Whether sums in switches, which the best algorithm cannot use, lower the bound.
     """
 
     source: str
@@ -113,6 +115,7 @@ class Judgement:
     rows: tuple[Verdict, ...]
     causes: tuple[str, ...]
     rings: RingVerdict | None = None
+    in_switch_sums: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the judgement as plain values."""
@@ -141,10 +144,10 @@ def judge(
         FormatError: The log has no results.
 
     >>> from tacos.judgement.logs import Measured
-    >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.00525),))
-    >>> found = judge(fast, "dgx-h100-plain:2")
+    >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.0038),))
+    >>> found = judge(fast, "dgx-h100:2")
     >>> f"{found.rows[0].share:.0%}", found.rows[0].best, found.causes
-    ('71%', 'forest', ())
+    ('66%', 'forest', ())
     """
     known = log if isinstance(log, Log) else read_log(log)
     topology = network if isinstance(network, Topology) else formats.network(network)
@@ -162,6 +165,7 @@ def judge(
         _check_factor(known, topology.npus)
     rows = _rows(known, kind, topology, progress)
     verdict = _rings(inside, topology)
+    largest = max((row.size_bytes for row in rows), default=0)
     return Judgement(
         known.source,
         known.tool,
@@ -170,7 +174,12 @@ def judge(
         rows,
         tuple(_causes(rows, inside, verdict, topology)),
         verdict,
+        bool(rows) and _sums_would_help(topology, _collective(kind, topology, largest)),
     )
+
+
+def _sums_would_help(topology: Topology, collective: Collective) -> bool:
+    return bound_for(topology, collective, "program").in_switch_ps is not None
 
 
 def _kind(log: Log, given: str | None, ranks: int) -> str:
