@@ -167,13 +167,13 @@ def screens() -> None:
         mesh, tacos.collective.all_gather(mesh, "25MB", chunks=1), engine="greedy"
     )
     cut = tacos.Fault(link=(7, 8), begin="60us", end="150us")
-    boxes = tacos.topology.dgx_h100(2)
+    boxes = tacos.topology.dgx_h100(2, nvls=False)
     sums = tacos.collective.all_reduce(boxes, "64MB")
     both = [tacos.synthesize(boxes, sums, engine=name) for name in ("forest", "nccl")]
     step = tacos.training.step(
         tacos.training.model("llama3-8b"),
         tacos.training.Parallelism(tp=4, pp=2, zero=1, batch=8, sequence_parallel=True),
-        tacos.topology.dgx_h100(1),
+        tacos.topology.dgx_h100(1, nvls=False),
     )
     pages = {
         "viewer": (

@@ -4,11 +4,11 @@
 (``tacos.synth.baselines.nccl.parameters``); the engine ``"nccl"`` returns a schedule of the algorithm that NCCL would choose.
 
 >>> import tacos
->>> topo = tacos.topology.dgx_h100(2, nvls=False)
+>>> topo = tacos.topology.dgx_h100(2)
 >>> coll = tacos.collective.all_reduce(topo, "1GB")
 >>> found = tacos.nccl.estimate(topo, coll)
 >>> found.algorithm, found.protocol, found.channels
-('ring', 'Simple', 16)
+('nvls-tree', 'Simple', 16)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rings(topology: Topology) -> list[tuple[int, ...]]:
     """Return the different rings that NCCL would build through all NPUs of a network.
 
     >>> import tacos
-    >>> rings(tacos.topology.dgx_h100(2, nvls=False))[0]
+    >>> rings(tacos.topology.dgx_h100(2))[0]
     (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9)
     """
     members = np.arange(topology.npus, dtype=np.int32)

@@ -157,8 +157,8 @@ class Sketch:
         hop must be one between boxes.
 
         >>> import tacos
-        >>> network, links = Sketch(box=8, between={0: [1]}).restrict(tacos.topology.dgx_h100(2, nvls=False))
-        >>> tacos.topology.dgx_h100(2, nvls=False).links - network.links     # of 32 into and out of the fabric
+        >>> network, links = Sketch(box=8, between={0: [1]}).restrict(tacos.topology.dgx_h100(2))
+        >>> tacos.topology.dgx_h100(2).links - network.links     # of 32 into and out of the fabric
         28
         """
         keep = ~chosen_links(topology, list(self.drop))

@@ -41,7 +41,7 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     """Return why the GPU cannot solve this problem; empty if it can.
 
     >>> import tacos
-    >>> dgx = tacos.topology.dgx_h100(1, nvls=False)
+    >>> dgx = tacos.topology.dgx_h100(1)
     >>> obstacle(dgx, tacos.collective.all_gather(dgx, "1MB", chunks=1))
     'the GPU supports only all-gather, reduce-scatter and all-reduce over equal direct links, ...'
     """

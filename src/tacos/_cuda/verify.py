@@ -29,7 +29,7 @@ def obstacle(schedule: Schedule) -> str:
     """Return why the GPU cannot check this schedule; empty if it can.
 
     >>> import tacos
-    >>> dgx = tacos.topology.dgx_h100(1, nvls=False)
+    >>> dgx = tacos.topology.dgx_h100(1)
     >>> obstacle(tacos.synthesize(dgx, tacos.collective.all_gather(dgx, "1MB", chunks=1), engine="ring"))
     'the GPU checks all-gathers, reduce-scatters and all-reduces over direct links that are all alike'
     """

@@ -101,7 +101,7 @@ def bound(
         ValueError: The collective is for a different number of NPUs.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(16, nvls=False)
+    >>> topo = tacos.topology.dgx_h100(16)
     >>> best = bound(topo, tacos.collective.all_gather(topo, "1GB"))
     >>> best.bandwidth_s, best.exact  # 15/16 of a gigabyte into a box of 8 NICs
     (0.00234375, True)

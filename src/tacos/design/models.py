@@ -92,7 +92,7 @@ class ModelJob:
         >>> import tacos
         >>> from tacos import training
         >>> job = ModelJob(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16))
-        >>> job.step_s(tacos.topology.dgx_h100(2, nvls=False), "free") < job.step_s(tacos.topology.dgx_h100(2, nvls=False), "nccl")
+        >>> job.step_s(tacos.topology.dgx_h100(2), "free") < job.step_s(tacos.topology.dgx_h100(2), "nccl")
         True
         """
         from tacos.training import step

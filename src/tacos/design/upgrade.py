@@ -140,10 +140,10 @@ def upgrade(
 
     >>> import tacos
     >>> from tacos.design import Call, TrainingJob
-    >>> boxes = tacos.topology.dgx_h100(4, nvls=False)
+    >>> boxes = tacos.topology.dgx_h100(4)
     >>> best = upgrade(boxes, TrainingJob((Call("all-reduce", 10**9),)), spend="5%")
     >>> best.kinds[0].name, round(best.bound_before_s / best.bound_after_s, 2)
-    ('npu-switch 50GB/s', 1.05)
+    ('npu-switch 50GB/s', 1.5)
     """
     topology = topology_of(topology)
     task = job(work)

@@ -55,7 +55,7 @@ def balanced(
         ValueError: The engine does not support the network or the collective.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False, nic_bandwidth="50GB/s")
+    >>> topo = tacos.topology.dgx_h100(2, nic_bandwidth="50GB/s")
     >>> sizes = np.zeros((16, 16), int)
     >>> sizes[0, 8:] = 50_000_000             # 400 MB leave one NPU, over eight NICs with 400 GB/s
     >>> coll = tacos.collective.all_to_all_v(topo, sizes)

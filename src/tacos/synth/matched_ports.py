@@ -192,7 +192,7 @@ def matched_ports(topology: Topology) -> MatchedPorts | None:
     NPUs may share a port through a switch of their own, whose links are all as fast as the port.
 
     >>> import tacos
-    >>> found = matched_ports(tacos.topology.dgx_h100(2, nvls=False))
+    >>> found = matched_ports(tacos.topology.dgx_h100(2))
     >>> found.topology
     <tacos.Topology custom: 16 NPUs, 2 switches, 48 links>
     >>> matched_ports(tacos.topology.dgx2(2)).topology      # two NPUs share a NIC

@@ -191,7 +191,7 @@ def drop_npus(topology: Network, *npus: Node) -> Topology:
         ValueError: an NPU that does not exist, or NPUs that are no longer connected.
 
     >>> from tacos.topology import dgx_h100
-    >>> drop_npus(dgx_h100(2, nvls=False), 3)
+    >>> drop_npus(dgx_h100(2), 3)
     <tacos.Topology dgx_h100: 15 NPUs, 3 switches, 60 links>
     """
     topology = topology_of(topology)

@@ -3,7 +3,7 @@
 >>> import tacos
 >>> from tacos import training
 >>> parallel = training.Parallelism(tp=8, pp=4, batch=64, sequence_parallel=True, zero=1)
->>> found = training.step(training.model("llama3-70b"), parallel, tacos.topology.dgx_h100(8, nvls=False), device="h100", dtype="fp8")
+>>> found = training.step(training.model("llama3-70b"), parallel, tacos.topology.dgx_h100(8), device="h100", dtype="fp8")
 >>> found.time_s < 20
 True
 """

@@ -281,7 +281,7 @@ def described(topology: Topology) -> tuple[Dimensions, list[str]]:
         ValueError: ASTRA-sim cannot describe the network.
 
     >>> import tacos
-    >>> described(tacos.topology.dgx_h100(2, nvls=False))[0].npus_count
+    >>> described(tacos.topology.dgx_h100(2))[0].npus_count
     [8, 2]
     """
     said: list[str] = []

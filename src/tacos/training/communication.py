@@ -59,7 +59,7 @@ class Communication:
     """The costs of collectives and messages on a topology.
 
     >>> import tacos, numpy as np
-    >>> costs = Communication(tacos.topology.dgx_h100(2, nvls=False), "nccl")
+    >>> costs = Communication(tacos.topology.dgx_h100(2), "nccl")
     >>> one, rails = np.arange(16).reshape(1, 16), np.arange(16).reshape(2, 8).T.copy()
     >>> costs.of(one).seconds("all_reduce", 2**30) > costs.of(rails).seconds("all_reduce", 2**27)
     True

@@ -53,7 +53,7 @@ def exact(step: Step, *, progress: Callable[[float], object] | None = None) -> S
     >>> from tacos import training
     >>> model = training.Transformer(name="small", layers=2, hidden=2048, heads=16, ffn=8192, vocabulary=32000, sequence=2048)
     >>> split = training.Parallelism(tp=4, pp=2, batch=4)
-    >>> rough = training.step(model, split, tacos.topology.dgx_h100(1, nvls=False), collectives="ring")
+    >>> rough = training.step(model, split, tacos.topology.dgx_h100(1), collectives="ring")
     >>> fine = exact(rough)
     >>> abs(fine.time_s / rough.time_s - 1) < 0.05
     True

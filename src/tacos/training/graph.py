@@ -444,7 +444,7 @@ def rank_nodes(folded: Folded, times: PipelineTimes, stage: int) -> list[RankNod
 
     >>> import tacos
     >>> from tacos import training
-    >>> found = training.step(training.model("mpt-125m"), training.Parallelism(tp=4, pp=2, batch=4), "dgx-h100-plain:1")
+    >>> found = training.step(training.model("mpt-125m"), training.Parallelism(tp=4, pp=2, batch=4), "dgx-h100:1")
     >>> {node.members for node in rank_nodes(found.folded, found.passes, 1) if node.members}
     {(0, 1, 2, 3), (0, 4)}
     """

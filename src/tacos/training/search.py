@@ -123,7 +123,7 @@ def parallelisms(
 
     >>> import tacos
     >>> from tacos import training
-    >>> found = parallelisms(training.model("llama3-8b"), tacos.topology.dgx_h100(1, nvls=False), batch=16, recompute="none")
+    >>> found = parallelisms(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=16, recompute="none")
     >>> sorted({one.tp for one in found}), {one.npus for one in found}
     ([1, 2, 4, 8], {8})
     """
@@ -223,7 +223,7 @@ def search(
 
     >>> import tacos
     >>> from tacos import training
-    >>> best = search(training.model("llama3-8b"), tacos.topology.dgx_h100(1, nvls=False), batch=32, tp=(1, 8), vp=1, recompute="none")
+    >>> best = search(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=32, tp=(1, 8), vp=1, recompute="none")
     >>> best[0].parallel.tp, best[0].time_s <= best[-1].time_s
     (1, True)
     """

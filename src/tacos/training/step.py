@@ -134,7 +134,7 @@ class Step:
 
         >>> import tacos
         >>> from tacos import training
-        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1, nvls=False))
+        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1))
         >>> list(found.summary())[:4]
         ['model', 'npus', 'device', 'dtype']
         """
@@ -180,7 +180,7 @@ class Step:
 
         >>> import tacos
         >>> from tacos import training
-        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), "dgx-h100-plain:1")
+        >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), "dgx-h100:1")
         >>> found.to_pandas()["part"].iloc[0]
         'compute'
         """
@@ -216,7 +216,7 @@ class Step:
         >>> import tacos
         >>> from tacos import training
         >>> split = training.Parallelism(tp=4, pp=2, batch=4)
-        >>> line = training.step(training.model("mpt-125m"), split, tacos.topology.dgx_h100(1, nvls=False)).timeline
+        >>> line = training.step(training.model("mpt-125m"), split, tacos.topology.dgx_h100(1)).timeline
         >>> line.workload.npus, line.label(0)
         (2, 'forward 0')
         """
@@ -276,7 +276,7 @@ def step(
     >>> import tacos
     >>> from tacos import training
     >>> found = training.step(training.model("llama3-8b"), training.Parallelism(tp=2, zero=1, batch=64),
-    ...                       tacos.topology.dgx_h100(2, nvls=False), device="h100")
+    ...                       tacos.topology.dgx_h100(2), device="h100")
     >>> 0.2 < found.mfu < 0.7
     True
     """

@@ -42,10 +42,10 @@ def changed(topology: Network, device: str | Device, changes: str) -> tuple[Topo
         SpecError: A change is malformed, or changes nothing on this network.
 
     >>> import tacos
-    >>> faster, _ = changed(tacos.topology.dgx_h100(2, nvls=False), "h100", "nic=2x")
+    >>> faster, _ = changed(tacos.topology.dgx_h100(2), "h100", "nic=2x")
     >>> from tacos import training
     >>> job = training.model("llama3-8b"), training.Parallelism(tp=2, zero=1, batch=16)
-    >>> training.step(*job, faster).exposed_s < training.step(*job, tacos.topology.dgx_h100(2, nvls=False)).exposed_s
+    >>> training.step(*job, faster).exposed_s < training.step(*job, tacos.topology.dgx_h100(2)).exposed_s
     True
     """
     topology = topology_of(topology)
@@ -86,7 +86,7 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
         ValueError: A fault begins or ends during the step, names an unknown node or link, or disconnects the network.
 
     >>> import tacos
-    >>> disturbed(tacos.topology.dgx_h100(2, nvls=False), ["nic=3"])
+    >>> disturbed(tacos.topology.dgx_h100(2), ["nic=3"])
     <tacos.Topology dgx_h100: 16 NPUs, 3 switches, 62 links>
     >>> slow = disturbed(tacos.topology.ring(4, bandwidth="50GB/s"), ["link=0-1,slowdown=4"])
     >>> sorted(set(slow.link_bandwidth_Bps.tolist()))

@@ -44,7 +44,7 @@ def step_table(steps: Mapping[str, Step], title: str = "") -> Table:
 
     >>> import tacos
     >>> from tacos import training
-    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1, nvls=False)
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
     >>> table = step_table({name: training.step(*job, collectives=name) for name in ("nccl", "free")})
     >>> [column.header for column in table.columns]
     ['', 'nccl', 'free']
@@ -97,7 +97,7 @@ def step_picture(steps: Mapping[str, Step], title: str = "") -> str:
 
     >>> import tacos
     >>> from tacos import training
-    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1, nvls=False)
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
     >>> "compute" in step_picture({name: training.step(*job, collectives=name) for name in ("nccl", "free")})
     True
     """
@@ -127,7 +127,7 @@ def sweep_table(
 
     >>> import tacos
     >>> from tacos import training
-    >>> best = training.search(training.model("llama3-8b"), tacos.topology.dgx_h100(1, nvls=False), batch=32, vp=1, recompute="none")
+    >>> best = training.search(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=32, vp=1, recompute="none")
     >>> [column.header for column in sweep_table(best, limit=3).columns][:2]
     ['tp', 'dp']
     """
@@ -181,7 +181,7 @@ def scaling_table(
     >>> import tacos
     >>> from tacos import training
     >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
-    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n, nvls=False)) for n in (1, 2)]
+    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2)]
     >>> scaling_table(["one box", "two boxes"], {"nccl": found}).row_count
     2
     """
@@ -212,7 +212,7 @@ def scaling_picture(curves: Mapping[str, Sequence[Step]], title: str = "") -> st
     >>> import tacos
     >>> from tacos import training
     >>> model, split = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=64)
-    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n, nvls=False)) for n in (1, 2, 4)]
+    >>> found = [training.step(model, split, tacos.topology.dgx_h100(n)) for n in (1, 2, 4)]
     >>> "tokens per second of each NPU" in scaling_picture({"nccl": found})
     True
     """
@@ -236,7 +236,7 @@ def write_steps(path: str | os.PathLike[str], steps: Mapping[str, Step] | Sequen
 
     >>> import tacos, tempfile, pathlib
     >>> from tacos import training
-    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1, nvls=False)
+    >>> job = training.model("llama3-8b"), training.Parallelism(tp=8, zero=1, batch=16), tacos.topology.dgx_h100(1)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "steps.csv")
     ...     write_steps(file, {"nccl": training.step(*job)})

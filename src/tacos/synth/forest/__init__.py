@@ -101,7 +101,7 @@ def forest(
         ValueError: The collective is of a different kind.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
+    >>> topo = tacos.topology.dgx_h100(2)
     >>> coll = tacos.collective.all_gather(topo, "1GB", chunks=64)
     >>> schedule = forest(topo, coll)
     >>> tacos.bound(topo, coll).time_s / schedule.time_s > 0.99

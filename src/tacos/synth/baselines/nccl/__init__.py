@@ -72,11 +72,11 @@ def nccl(
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
+    >>> topo = tacos.topology.dgx_a100(2)
     >>> coll = tacos.collective.all_reduce(topo, "1GB", chunks=8)
     >>> schedule = nccl(topo, coll)
-    >>> schedule.provenance["algorithm"], round(schedule.busbw_Bps / 1e9)        # eight NICs of 50 GB/s
-    ('ring', 400)
+    >>> schedule.provenance["algorithm"], round(schedule.busbw_Bps / 1e9)        # eight NICs of 25 GB/s
+    ('ring', 200)
     """
     NCCL.check(topology, collective)
     given = generation_named(generation)

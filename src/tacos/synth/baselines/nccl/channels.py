@@ -190,7 +190,7 @@ def rings(network: Network, layout: Layout) -> list[Chain]:
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
+    >>> topo = tacos.topology.dgx_h100(2)
     >>> found = rings(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))
     >>> len(found), found[0]
     (8, (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9))
@@ -215,7 +215,7 @@ def agreed(network: Network, layout: Layout) -> Layout:
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
+    >>> topo = tacos.topology.dgx_h100(2)
     >>> slow = tacos.topology.degrade(topo, "npu 3-switch 2", factor=0.5)
     >>> agreed(Network(slow), layout(slow, np.arange(16, dtype=np.int32))).rails
     7
@@ -237,7 +237,7 @@ def chains(network: Network, layout: Layout) -> list[list[Chain]]:
 
     >>> import tacos
     >>> from tacos.synth.baselines.nccl.boxes import layout
-    >>> topo = tacos.topology.dgx_h100(2, nvls=False)
+    >>> topo = tacos.topology.dgx_h100(2)
     >>> chains(Network(topo), layout(topo, np.arange(16, dtype=np.int32)))[1][1]
     (9, 10, 11, 12, 13, 14, 15, 8)
     """
