@@ -130,6 +130,15 @@ def test_the_reference_of_a_comparison_uses_the_machine_as_it_is():
     assert of["nccl"].note == "sums in switches, which the target tcp cannot express"
     assert found.in_switch_bound_s is not None
     assert found.bound_s > found.in_switch_bound_s
+    share = found.efficiency(of["nccl"])
+    assert share is not None
+    assert 0.9 < share <= 1
+    assert [one.beyond_target for one in found.solved] == [True, False, False]
+    rows = {row["engine"]: row["bound_s"] for row in found.rows()}
+    assert rows == {"nccl": found.in_switch_bound_s} | dict.fromkeys(
+        ("ring", "forest"), found.bound_s
+    )
+    assert "of the bound with sums in switches" in found.verdict()
     free = compare(boxes, co.all_reduce(boxes, "64MB"), engines=["nccl"])
     assert of["nccl"].schedule.time_ps == free.candidates[0].schedule.time_ps
     assert free.in_switch_bound_s is None

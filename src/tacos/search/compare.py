@@ -306,12 +306,15 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
     took = time.perf_counter() - begin
     consistent = schedule.consistent
     remarks = [] if consistent else [_DIFFERENT_BITS]
-    if not target_of(task.target).switch_sums and uses_switches(schedule):
+    beyond = not target_of(task.target).switch_sums and uses_switches(schedule)
+    if beyond:
         remarks.append(f"sums in switches, which the target {task.target} cannot express")
     note = "; ".join([*schedule.rejected, *remarks])
     figures, wrong = _figures(schedule, task.target), bool(schedule.rejected)
     found_by = schedule.engine if task.algorithm is None else task.engine
-    return Candidate(task.engine, schedule, True, note, took, figures, wrong, consistent, found_by)
+    return Candidate(
+        task.engine, schedule, True, note, took, figures, wrong, consistent, found_by, beyond
+    )
 
 
 def _alive(report: Progress | None, _: float) -> None:

@@ -188,7 +188,7 @@ def picture(result: Comparison | Sweep, name: str = "") -> str:
         slow = [(at, _speed(c) if c.figures else _NAN, why) for at, c, why in away]
         times.append(Series(engine, [s or _NAN for s in seconds], sizes, role, late))
         speeds.append(Series(engine, [_speed(c) if c else _NAN for c in mine], sizes, role, slow))
-    limits = [(one.bound_s or _NAN, _bound_speed(one) or _NAN) for one in comparisons]
+    limits = [(_least_s(one) or _NAN, _bound_speed(one) or _NAN) for one in comparisons]
     if any(one.bound_s for one in comparisons):
         times.append(Series("bound", [limit for limit, _ in limits], sizes, "floor"))
         speeds.append(Series("bound", [limit for _, limit in limits], sizes, "ceiling"))
@@ -289,13 +289,18 @@ def _speed(candidate: Candidate) -> float:
     return _NAN if figures is None else figures.busbw_Bps or figures.algbw_Bps
 
 
+def _least_s(one: Comparison) -> float:
+    """Return the bound that no candidate beats: with sums in switches if one of them uses those."""
+    return min((one.bound_of(candidate) for candidate in one.solved), default=one.bound_s)
+
+
 def _bound_speed(one: Comparison) -> float:
-    """Return the bound as a bandwidth; 0 if there is no bound."""
+    """Return that bound as a bandwidth; 0 if there is none."""
     figures = one.solved[0].figures if one.solved else None
     if figures is None or not one.bound_s:
         return 0.0
     factor = figures.busbw_Bps / figures.algbw_Bps if figures.algbw_Bps else 0.0
-    return one.collective.size_bytes / one.bound_s * (factor or 1.0)
+    return one.collective.size_bytes / _least_s(one) * (factor or 1.0)
 
 
 def _title(one: Comparison, name: str, *, size: bool = False) -> str:
