@@ -383,9 +383,12 @@ void FairShare::resume(std::size_t first, std::uint64_t level, Time now) {
 }
 
 void FairShare::touch_overloaded() {
+  ++look_round_;
   for (const auto r : crowded_) {
     for (const LinkId id : way_of(r)) {
-      if (keys_[at(id)].high == kOpen && overloaded(id)) touch(id);
+      if (keys_[at(id)].high != kOpen || repaired_[at(id)].looked == look_round_) continue;
+      repaired_[at(id)].looked = look_round_;
+      if (overloaded(id)) touch(id);
     }
   }
 }
