@@ -74,9 +74,7 @@ class Rank {
   }
 
   void add_to(ProgramBuilder& builder) {
-    std::vector<ProgramBuilder::Thread> threads(threads_.size());
-    for (const auto& [thread, position] : threads_) threads[position] = thread;
-    builder.add_rank(rank_, threads, steps_, scratch_slots_);
+    builder.add_rank(rank_, threads_, built_, scratch_slots_);
   }
 
  private:
@@ -86,19 +84,24 @@ class Rank {
     ChunkId chunk;
     Move* move;
   };
-  // A slot, with the last step that wrote it and the steps that have read it since.
+  // A slot, with the last step that wrote it and the steps that have read it since: a list in readers_, the last first.
   struct Place {
-    std::size_t writer = kNoStep;
-    std::vector<std::size_t> readers;
+    std::size_t writer = kNoStep, last_reader = kNoStep;
+  };
+  struct Reader {
+    std::size_t step, before;
   };
   static constexpr std::size_t kNoStep = std::numeric_limits<std::size_t>::max();
 
   // The thread of local copies comes first.
   void number_threads() {
-    threads_[ProgramBuilder::Thread{}] = 0;
-    for (const Move* move : moves_) threads_[thread_of(*move, move->src == rank_)] = 0;
-    std::size_t position = 0;
-    for (auto& [thread, number] : threads_) number = position++;
+    threads_.emplace_back();
+    for (const Move* move : moves_) threads_.push_back(thread_of(*move, move->src == rank_));
+    std::sort(threads_.begin(), threads_.end());
+    threads_.erase(std::unique(threads_.begin(), threads_.end()), threads_.end());
+  }
+  std::size_t number_of(const ProgramBuilder::Thread& thread) const {
+    return at(std::lower_bound(threads_.begin(), threads_.end(), thread) - threads_.begin());
   }
   static ProgramBuilder::Thread thread_of(const Move& move, bool sends) {
     return sends ? ProgramBuilder::Thread{move.dst, -1, move.channel}
@@ -165,7 +168,7 @@ class Rank {
     Step step;
     step.op = StepOp::send;
     step.message = &move;
-    step.thread = threads_.at(thread_of(move, true));
+    step.thread = number_of(thread_of(move, true));
     const bool own = move.reads == Reads::input || !chunk.written;
     if (own && chunk.input < 0) {
       invalid("a transfer of chunk " + std::to_string(move.chunk) + " leaves NPU " +
@@ -190,7 +193,7 @@ class Rank {
     Chunk& chunk = chunks_[move.chunk];
     Step step;
     step.message = &move;
-    step.thread = threads_.at(thread_of(move, false));
+    step.thread = number_of(thread_of(move, false));
     const bool sums = move.op == Op::reduce && (chunk.written || chunk.input >= 0);
     step.op = sums ? StepOp::recv_reduce : StepOp::recv;
     if (sums && chunk.written) set_acc(step, chunk, true);
@@ -261,7 +264,7 @@ class Rank {
     } else {
       Step step;
       step.message = &move;
-      step.thread = threads_.at(thread_of(move, false));
+      step.thread = number_of(thread_of(move, false));
       const bool adds = move.waits_in < 0;
       step.op = adds ? StepOp::recv_reduce : StepOp::recv;
       if (adds) set_src(step, Buffer::scratch, partial);
@@ -341,6 +344,7 @@ class Rank {
   }
 
   std::size_t add(Step step) {
+    step.after_begin = after_.size();
     steps_.push_back(std::move(step));
     const auto self = steps_.size() - 1;
     const Step& added = steps_[self];
@@ -362,29 +366,31 @@ class Rank {
     Place& there = place(buffer, slot);
     if (!writes) {
       if (there.writer != kNoStep) wait_for(self, there.writer);
-      there.readers.push_back(self);
+      readers_.push_back({self, there.last_reader});
+      there.last_reader = readers_.size() - 1;
       return;
     }
     // The readers have already waited for the writer.
     bool others = false;
-    for (const auto reader : there.readers) {
-      if (reader == self) continue;
-      wait_for(self, reader);
+    for (auto r = there.last_reader; r != kNoStep; r = readers_[r].before) {
+      if (readers_[r].step == self) continue;
+      wait_for(self, readers_[r].step);
       others = true;
     }
     if (!others && there.writer != kNoStep) wait_for(self, there.writer);
-    there.readers.clear();
+    there.last_reader = kNoStep;
     there.writer = self;
   }
   // Only the last step of each other thread is needed; the order within a thread is implicit.
   void wait_for(std::size_t self, std::size_t before) {
     if (before == self || steps_[before].thread == steps_[self].thread) return;
-    for (auto& other : steps_[self].after) {
+    for (auto i = steps_[self].after_begin; i < after_.size(); ++i) {
+      auto& other = after_[i];
       if (steps_[other].thread != steps_[before].thread) continue;
       other = std::max(other, before);
       return;
     }
-    steps_[self].after.push_back(before);
+    after_.push_back(before);
   }
 
   const NodeId rank_;
@@ -398,8 +404,11 @@ class Rank {
   std::map<std::int32_t, Summing> summing_;
   std::vector<Chunk>& chunks_;
   std::vector<ChunkId> inputs_;
-  std::map<ProgramBuilder::Thread, std::size_t> threads_;
-  std::vector<Step> steps_;
+  std::vector<ProgramBuilder::Thread> threads_;  // sorted
+  ProgramBuilder::Steps built_;
+  std::vector<Step>& steps_ = built_.steps;
+  std::vector<std::size_t>& after_ = built_.after;  // only the last step's list grows
+  std::vector<Reader> readers_;
   std::vector<Place> places_;  // of the input's slots, the output's, and scratch
   std::size_t first_output_ = 0, first_scratch_ = 0;
   std::int32_t scratch_slots_ = 0;

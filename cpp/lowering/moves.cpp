@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <tuple>
 #include <utility>
 
@@ -15,11 +14,28 @@ namespace {
 
 // A table may list a route more than once; for each, the first that uses the same links.
 std::vector<RouteId> same_routes(const Routes& routes) {
-  std::map<std::vector<LinkId>, RouteId> first;
-  std::vector<RouteId> same;
+  const auto differs = [&](RouteId a, RouteId b) {
+    const auto mine = routes.links(a), other = routes.links(b);
+    return !std::equal(mine.begin(), mine.end(), other.begin(), other.end());
+  };
+  std::vector<std::pair<std::uint64_t, RouteId>>
+      hashes;  // of the links; a few numbers mixed by multiplication
+  hashes.reserve(at(routes.count()));
   for (RouteId r = 0; r < routes.count(); ++r) {
-    const auto links = routes.links(r);
-    same.push_back(first.try_emplace({links.begin(), links.end()}, r).first->second);
+    std::uint64_t hash = 0;
+    for (const LinkId link : routes.links(r)) {
+      hash = (hash ^ static_cast<std::uint64_t>(link + 1)) * 0x9e3779b97f4a7c15;
+      hash ^= hash >> 32;
+    }
+    hashes.emplace_back(hash, r);
+  }
+  std::sort(hashes.begin(), hashes.end());
+  std::vector<RouteId> same(hashes.size());
+  for (std::size_t i = 0, first = 0; i < hashes.size(); ++i) {
+    if (hashes[i].first != hashes[first].first) first = i;
+    auto before = first;  // routes of one hash that differ are rare
+    while (differs(hashes[before].second, hashes[i].second)) ++before;
+    same[at(hashes[i].second)] = hashes[before].second;
   }
   return same;
 }

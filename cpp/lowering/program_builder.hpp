@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +22,9 @@ class ProgramBuilder {
     Buffer src_buffer = Buffer::none, dst_buffer = Buffer::none;
     std::int32_t src_slot = -1, dst_slot = -1, count = 1;
     Move* message = nullptr;
-    std::vector<std::size_t> after;  // positions among the rank's steps
-    std::size_t thread = 0;          // position among the rank's threads
+    std::size_t after_begin =
+        0;                   // where its list in Steps::after begins; the next step's list follows
+    std::size_t thread = 0;  // position among the rank's threads
   };
   struct Thread {
     NodeId send_peer = -1, recv_peer = -1;
@@ -29,28 +32,44 @@ class ProgramBuilder {
     auto operator<=>(const Thread&) const = default;
   };
 
+  // The steps of a rank, in order of time, and what each waits for: positions among them.
+  struct Steps {
+    std::vector<Step> steps;
+    std::vector<std::size_t> after;
+
+    std::span<const std::size_t> after_of(std::size_t i) const {
+      const auto end = i + 1 < steps.size() ? steps[i + 1].after_begin : after.size();
+      return std::span(after).subspan(steps[i].after_begin, end - steps[i].after_begin);
+    }
+  };
+
   explicit ProgramBuilder(std::int32_t ranks) : scratch_(at(ranks), 0) {
     thread_begin_.push_back(0);
   }
 
-  // `steps` are in order of time; threads are numbered in the order of their keys.
-  void add_rank(NodeId rank, const std::vector<Thread>& threads, std::vector<Step>& steps,
+  // Threads are numbered in the order of their keys.
+  void add_rank(NodeId rank, const std::vector<Thread>& threads, const Steps& mine,
                 std::int32_t scratch) {
     scratch_[at(rank)] = scratch;
-    std::vector<std::vector<std::size_t>> rows(threads.size());
-    for (std::size_t i = 0; i < steps.size(); ++i) rows[steps[i].thread].push_back(i);
-    std::vector<StepId> id(steps.size());
-    auto next = static_cast<StepId>(op_.size());
-    for (const auto& row : rows) {
-      for (const auto i : row) id[i] = next++;
+    const auto count = mine.steps.size();
+    std::vector<std::size_t> begin(threads.size() + 1, 0), row(count);  // of each thread
+    for (const Step& step : mine.steps) ++begin[step.thread + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    std::vector<StepId> id(count);
+    const auto first = op_.size();
+    auto next = begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto place = next[mine.steps[i].thread]++;
+      row[place] = i;
+      id[i] = static_cast<StepId>(first + place);
     }
     for (std::size_t t = 0; t < threads.size(); ++t) {
-      if (rows[t].empty()) continue;
+      if (begin[t] == begin[t + 1]) continue;
       thread_rank_.push_back(rank);
       thread_channel_.push_back(threads[t].channel);
       thread_send_peer_.push_back(threads[t].send_peer);
       thread_recv_peer_.push_back(threads[t].recv_peer);
-      for (const auto i : rows[t]) add_step(steps[i], id[i], id);
+      for (auto i = begin[t]; i < begin[t + 1]; ++i) add_step(mine, row[i], id);
       thread_begin_.push_back(static_cast<std::int64_t>(op_.size()));
     }
   }
@@ -93,7 +112,8 @@ class ProgramBuilder {
   }
 
  private:
-  void add_step(const Step& step, StepId self, const std::vector<StepId>& id) {
+  void add_step(const Steps& mine, std::size_t i, const std::vector<StepId>& id) {
+    const Step& step = mine.steps[i];
     op_.push_back(static_cast<std::uint8_t>(step.op));
     src_buffer_.push_back(static_cast<std::uint8_t>(step.src_buffer));
     dst_buffer_.push_back(static_cast<std::uint8_t>(step.dst_buffer));
@@ -101,8 +121,8 @@ class ProgramBuilder {
     dst_slot_.push_back(step.dst_slot);
     count_.push_back(step.count);
     message_.push_back(step.message);
-    if (step.op == StepOp::send) step.message->send = self;
-    for (const auto before : step.after) dep_.push_back(id[before]);
+    if (step.op == StepOp::send) step.message->send = id[i];
+    for (const auto before : mine.after_of(i)) dep_.push_back(id[before]);
     std::sort(dep_.begin() + static_cast<std::ptrdiff_t>(dep_begin_.back()), dep_.end());
     dep_begin_.push_back(static_cast<std::int64_t>(dep_.size()));
   }

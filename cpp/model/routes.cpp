@@ -288,10 +288,13 @@ class Router {
     }
   }
 
+  // The first link; a switch may have many, so the node with fewer links is searched.
   LinkId link_between(NodeId src, NodeId dst) const {
-    for (const LinkId link : topology_.out_links(src)) {
+    const auto out = topology_.out_links(src), in = topology_.in_links(dst);
+    const bool forward = out.size() <= in.size();
+    for (const LinkId link : forward ? out : in) {
       ++looked_at_;
-      if (topology_.dst(link) == dst) return link;
+      if (forward ? topology_.dst(link) == dst : topology_.src(link) == src) return link;
     }
     return -1;
   }

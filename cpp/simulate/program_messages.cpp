@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -189,16 +188,18 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
     begin.push_back(static_cast<std::int64_t>(links.size()));
   };
   // A connection is a thread with a peer and a direction; consecutive messages mostly share it.
-  std::map<std::pair<ThreadId, std::uint64_t>, std::uint32_t> known;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> known;  // of this thread, sorted
   std::pair<ThreadId, std::uint64_t> last{-1, 0};
   std::uint32_t last_id = kNone;
   each_message(program, [&](StepId step, ThreadId t, NodeId src, NodeId dst) {
     const std::pair<ThreadId, std::uint64_t> mine{t, pair_key(src, dst)};
     if (mine != last) {
+      if (t != last.first) known.clear();
       last = mine;
-      const auto [found, added] =
-          known.try_emplace(mine, static_cast<std::uint32_t>(begin.size()) - 1);
-      last_id = found->second;
+      const auto found = std::lower_bound(known.begin(), known.end(), std::pair(mine.second, 0U));
+      const bool added = found == known.end() || found->first != mine.second;
+      last_id = added ? static_cast<std::uint32_t>(begin.size()) - 1 : found->second;
+      if (added) known.emplace(found, mine.second, last_id);
       const auto given = own_route(options, t);
       if (added && !given.empty() && s.thread_rank[at(t)] == src && ends_at(network, given, dst)) {
         add(given);
