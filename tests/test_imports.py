@@ -70,6 +70,9 @@ def folder(tmp_path_factory):
         ("design --help", "design", "rich"),
         ("run --help", "", "rich"),
         ("hub --help", "", "rich"),
+        ("switch --help", "", "rich"),
+        ("judge --help", "view", "rich"),
+        ("reorder --help", "reorder synth", "rich"),
     ],
 )
 def test_a_verb_loads_what_it_uses(words, rooms, others, folder):

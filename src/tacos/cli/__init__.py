@@ -49,7 +49,7 @@ _GROUPS = {  # title: the module of each verb, all in the order of the help
         "view": "viewing",
         "verify": "reading",
         "sim": "simulating",
-        "judge": "ordering",
+        "judge": "judging",
     },
     "Export and run": {
         "convert": "converting",

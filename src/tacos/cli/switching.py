@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import secrets
 import threading
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +15,8 @@ from tacos.cli.app import stopped, verb
 from tacos.cli.options import PLAIN, Output
 
 if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
     from tacos.runtime.aggregation import Switch
 
 _LOOK_S = 0.2
@@ -92,6 +92,8 @@ def serve(
     """
     if metrics is not None and not 0 <= metrics < 1 << 16:
         raise ValueError(f"--metrics must be a port of 0 to 65535; got {metrics}")
+    import secrets
+
     known = _tokens(token_file)
     built = device.built(known or [secrets.token_hex(16)])
     page = None
@@ -188,7 +190,9 @@ def _show(figures: dict[str, Any], out: Output) -> None:
             print(line)
 
 
-def _metrics_page(device: Any, port: int) -> http.server.ThreadingHTTPServer:
+def _metrics_page(device: Any, port: int) -> ThreadingHTTPServer:
+    import http.server
+
     from tacos.runtime import aggregation
 
     class Page(http.server.BaseHTTPRequestHandler):
