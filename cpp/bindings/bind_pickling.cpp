@@ -24,6 +24,11 @@ namespace {
 constexpr std::array kTopology{
   "npus", "switch_capabilities", "link_src", "link_dst", "link_latency_ps", "link_bandwidth_Bps",
   "link_model", "forwarding", "reduce_bandwidth_Bps", "family", "dims", "symmetric", "names",
+  "faults",
+};
+constexpr std::array kFaults{
+  "link", "dead", "src", "dst", "latency_ps", "bandwidth_Bps", "dropped", "capabilities", "names",
+  "npus", "dims", "symmetric",
 };
 constexpr std::array kCollectivePart{
   "kind", "size", "chunks", "root", "group", "bytes", "inputs", "outputs", "input_begin",
@@ -52,6 +57,7 @@ constexpr std::array kWorkload{
 
 std::span<const char* const> names_of(nb::handle item) {
   if (nb::isinstance<Topology>(item)) return kTopology;
+  if (nb::isinstance<Faults>(item)) return kFaults;
   if (nb::isinstance<CollectivePart>(item)) return kCollectivePart;
   if (nb::isinstance<Collective>(item)) return kCollective;
   if (nb::isinstance<Routes>(item)) return kRoutes;

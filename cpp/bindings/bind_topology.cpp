@@ -41,7 +41,8 @@ std::shared_ptr<Topology> make_topology(
     const Array<std::int64_t>& link_latency_ps, const Array<std::int64_t>& link_bandwidth_Bps,
     const std::string& model, const std::string& mode, std::int64_t reduce_bandwidth_Bps,
     std::string family, const std::vector<std::pair<std::string, std::int32_t>>& dims,
-    bool symmetric, std::vector<std::string> names, bool given_away) {
+    bool symmetric, std::vector<std::string> names, std::shared_ptr<Faults> faults,
+    bool given_away) {
   const auto taken = [&](const auto& array) { return given_away ? adopt(array) : copy(array); };
   TopologySpec spec;
   spec.npus = npus;
@@ -57,7 +58,37 @@ std::shared_ptr<Topology> make_topology(
   for (const auto& [kind, size] : dims) spec.dims.push_back({kind, size});
   spec.symmetric = symmetric;
   spec.names = std::move(names);
+  spec.faults = std::move(faults);
   return std::make_shared<Topology>(std::move(spec));
+}
+
+std::vector<std::pair<std::string, std::int32_t>> pairs(const std::vector<Dimension>& dims) {
+  std::vector<std::pair<std::string, std::int32_t>> result;
+  for (const auto& d : dims) result.emplace_back(d.kind, d.size);
+  return result;
+}
+
+std::shared_ptr<Faults> make_faults(
+    const Array<std::int32_t>& link, const Array<std::uint8_t>& dead,
+    const Array<std::int32_t>& src, const Array<std::int32_t>& dst,
+    const Array<std::int64_t>& latency_ps, const Array<std::int64_t>& bandwidth_Bps,
+    const Array<std::int32_t>& dropped, const Array<std::uint8_t>& capabilities,
+    std::vector<std::string> names, std::int32_t npus,
+    const std::vector<std::pair<std::string, std::int32_t>>& dims, bool symmetric) {
+  auto faults = std::make_shared<Faults>();
+  faults->link = copy(link);
+  faults->dead = copy(dead);
+  faults->src = copy(src);
+  faults->dst = copy(dst);
+  faults->latency_ps = copy(latency_ps);
+  faults->bandwidth_Bps = copy(bandwidth_Bps);
+  faults->dropped = copy(dropped);
+  faults->capabilities = list(capabilities);
+  faults->names = std::move(names);
+  faults->npus = npus;
+  for (const auto& [kind, size] : dims) faults->dims.push_back({kind, size});
+  faults->symmetric = symmetric;
+  return faults;
 }
 
 std::string counted(std::int64_t count, const char* one, const char* several) {
@@ -67,6 +98,70 @@ std::string counted(std::int64_t count, const char* one, const char* several) {
 }  // namespace
 
 void bind_topology(nb::module_& m) {
+  nb::class_<Faults>(
+      m, "Faults",
+      R"(What is wrong with a network: the columns that its healthy network differs in.
+
+Nodes and links have their numbers in the healthy network, whose other nodes and links are all present, in the
+same order. A topology checks its faults. The functions of tacos.topology make them.)")
+      .def(nb::new_(&make_faults), nb::kw_only(), "link"_a, "dead"_a, "src"_a, "dst"_a,
+           "latency_ps"_a, "bandwidth_Bps"_a, "dropped"_a, "capabilities"_a, "names"_a, "npus"_a,
+           "dims"_a, "symmetric"_a)
+      .def_prop_ro(
+          "link", [](const Faults& f) { return view(f.link); }, nb::rv_policy::reference,
+          "Links that are dead or slow, ascending.")
+      .def_prop_ro(
+          "dead", [](const Faults& f) { return view(f.dead); }, nb::rv_policy::reference,
+          "Per entry of `link`: 1 if it is dead, 0 if it is present at another speed.")
+      .def_prop_ro(
+          "src", [](const Faults& f) { return view(f.src); }, nb::rv_policy::reference,
+          "Node that each of these links leaves.")
+      .def_prop_ro(
+          "dst", [](const Faults& f) { return view(f.dst); }, nb::rv_policy::reference,
+          "Node that each of these links enters.")
+      .def_prop_ro(
+          "latency_ps", [](const Faults& f) { return view(f.latency_ps); },
+          nb::rv_policy::reference, "Their healthy latencies in picoseconds.")
+      .def_prop_ro(
+          "bandwidth_Bps", [](const Faults& f) { return view(f.bandwidth_Bps); },
+          nb::rv_policy::reference, "Their healthy bandwidths in bytes per second.")
+      .def_prop_ro(
+          "dropped", [](const Faults& f) { return view(f.dropped); }, nb::rv_policy::reference,
+          "NPUs that are gone, and switches that lead nowhere without them, ascending.")
+      .def_prop_ro(
+          "capabilities", [](const Faults& f) { return nb::cast(give(f.capabilities)); },
+          nb::sig("def capabilities(self) -> numpy.typing.NDArray[numpy.uint8]"),
+          "Bits of each dropped switch.")
+      .def_prop_ro(
+          "names", [](const Faults& f) { return f.names; },
+          "Names of the dropped nodes, or an empty list.")
+      .def_prop_ro(
+          "npus", [](const Faults& f) { return f.npus; }, "Number of NPUs of the healthy network.")
+      .def_prop_ro(
+          "dims", [](const Faults& f) { return pairs(f.dims); }, "Its dimensions.")
+      .def_prop_ro(
+          "symmetric", [](const Faults& f) { return f.symmetric; }, "Whether it is symmetric.")
+      .def(
+          "__eq__",
+          [](const Faults& a, nb::handle b) {
+            return nb::isinstance<Faults>(b) && a == nb::cast<const Faults&>(b);
+          },
+          "other"_a.none())
+      .def("__hash__",
+           [](const Faults& f) {
+             return nb::hash(nb::make_tuple(f.npus, f.link.size(), f.dropped.size()));
+           })
+      .def("__reduce__", &reduced, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def("__repr__", [](const Faults& f) {
+        std::size_t dead = 0;
+        for (const auto flag : f.dead) dead += flag != 0;
+        return "<tacos.Faults: " +
+               counted(static_cast<std::int64_t>(dead), "dead link", "dead links") + ", " +
+               counted(static_cast<std::int64_t>(f.link.size() - dead), "slow link", "slow links") +
+               ", " + counted(static_cast<std::int64_t>(f.dropped.size()), "node", "nodes") +
+               " dropped>";
+      });
+
   nb::class_<Topology>(m, "Topology", R"(A network: NPUs, switches and directed links.
 
 Nodes 0 … npus-1 are NPUs, the others are switches. The functions of tacos.topology make topologies.
@@ -75,7 +170,8 @@ They are immutable; the columns are read-only NumPy arrays with one entry per li
            "link_dst"_a, "link_latency_ps"_a, "link_bandwidth_Bps"_a, "link_model"_a = "pipelined",
            "forwarding"_a = "cut_through", "reduce_bandwidth_Bps"_a = 0, "family"_a = "",
            "dims"_a = std::vector<std::pair<std::string, std::int32_t>>{}, "symmetric"_a = false,
-           "names"_a = std::vector<std::string>{}, "given_away"_a = false,
+           "names"_a = std::vector<std::string>{}, "faults"_a.none() = nb::none(),
+           "given_away"_a = false,
            R"(Check that the columns are consistent.
 
 With given_away=True, the links' columns are used without copying; do not write to them.)")
@@ -113,12 +209,7 @@ With given_away=True, the links' columns are used without copying; do not write 
           "family", [](const Topology& t) { return t.spec().family; },
           "Name that the builder gave it, such as \"torus\".")
       .def_prop_ro(
-          "dims",
-          [](const Topology& t) {
-            std::vector<std::pair<std::string, std::int32_t>> dims;
-            for (const auto& d : t.spec().dims) dims.emplace_back(d.kind, d.size);
-            return dims;
-          },
+          "dims", [](const Topology& t) { return pairs(t.spec().dims); },
           "Kind and size of each dimension, the fastest-running first; empty if there are none.")
       .def_prop_ro(
           "symmetric", [](const Topology& t) { return t.spec().symmetric; },
@@ -126,6 +217,17 @@ With given_away=True, the links' columns are used without copying; do not write 
       .def_prop_ro(
           "names", [](const Topology& t) { return t.spec().names; },
           "Names of all nodes, or an empty list.")
+      .def_prop_ro(
+          "faults", [](const Topology& t) { return t.spec().faults; },
+          nb::sig("def faults(self) -> Faults | None"),
+          "What edits broke: dead and slow links, and dropped nodes; None if nothing.")
+      .def(
+          "healthy",
+          [](const std::shared_ptr<Topology>& t) {
+            return t->spec().faults == nullptr ? t : std::make_shared<Topology>(t->healthy());
+          },
+          nb::call_guard<nb::gil_scoped_release>(),
+          R"(Return the network without its faults, the same topology if it has none.)")
       .def(
           "node_name",
           [](const Topology& t, std::int32_t node) {

@@ -11,6 +11,8 @@
 // every NPU coordinates (NPU id = c0 + n0·(c1 + n1·(c2 + …))), and whether translating these
 // coordinates is a symmetry of the network. Layouts, dimension-ordered routes, hierarchical
 // algorithms and the symmetric engine use them; they are optional.
+//
+// A topology that was broken by edits keeps its faults, from which healthy() makes the network before them.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,23 @@ struct Dimension {
   bool operator==(const Dimension&) const = default;
 };
 
+// What is wrong with a network: what its healthy network has and it lacks. Nodes and links are numbered as in
+// the healthy network, whose other nodes and links are all present, in the same order.
+struct Faults {
+  Column<LinkId> link;        // links that are dead, or slow: at another speed; ascending
+  Column<std::uint8_t> dead;  // per entry of `link`: 1 dead, 0 slow
+  Column<NodeId> src, dst;    // their ends,
+  Column<Time> latency_ps;    // and their speeds in the healthy network
+  Column<std::int64_t> bandwidth_Bps;
+  Column<NodeId> dropped;  // NPUs, and switches that lead nowhere without them; ascending
+  std::vector<std::uint8_t> capabilities;  // of the dropped switches
+  std::vector<std::string> names;          // of the dropped nodes, if nodes have names
+  std::int32_t npus = 0;                   // of the healthy network, as the following two
+  std::vector<Dimension> dims;
+  bool symmetric = false;
+  bool operator==(const Faults&) const = default;
+};
+
 // The data of a topology, which Topology's constructor checks.
 struct TopologySpec {
   std::int32_t npus = 0;
@@ -56,6 +75,7 @@ struct TopologySpec {
   std::vector<Dimension> dims;
   bool symmetric = false;
   std::vector<std::string> names;  // of all nodes, or empty
+  std::shared_ptr<Faults> faults;  // null: the network is healthy
 };
 
 class Topology {
@@ -101,6 +121,9 @@ class Topology {
   // Every link turned around, multicast and reduce exchanged. Link ids stay.
   Topology reversed() const;
 
+  // The network without its faults.
+  Topology healthy() const;
+
   std::string name(NodeId node) const;
   std::string describe(LinkId link) const;  // "link 3 (npu 0 -> npu 1)"
 
@@ -126,6 +149,7 @@ class Topology {
   // Hops from `from` along (or, if `backwards`, against) the links; -1 if there is no path.
   std::vector<std::int32_t> hops(NodeId from, bool backwards) const;
   void check() const;
+  void check_faults(const Faults& faults) const;
 
   TopologySpec spec_;
   std::int32_t nodes_ = 0;

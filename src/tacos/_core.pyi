@@ -89,6 +89,76 @@ class Meter:
 
     STEP: float = 250.0
 
+class Faults:
+    """
+    What is wrong with a network: the columns that its healthy network differs in.
+
+    Nodes and links have their numbers in the healthy network, whose other nodes and links are all present, in the
+    same order. A topology checks its faults. The functions of tacos.topology make them.
+    """
+
+    def __init__(self, *, link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dead: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dropped: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], names: Sequence[str], npus: int, dims: Sequence[tuple[str, int]], symmetric: bool) -> None: ...
+
+    @property
+    def link(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Links that are dead or slow, ascending."""
+
+    @property
+    def dead(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """
+        Per entry of `link`: 1 if it is dead, 0 if it is present at another speed.
+        """
+
+    @property
+    def src(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Node that each of these links leaves."""
+
+    @property
+    def dst(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """Node that each of these links enters."""
+
+    @property
+    def latency_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Their healthy latencies in picoseconds."""
+
+    @property
+    def bandwidth_Bps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """Their healthy bandwidths in bytes per second."""
+
+    @property
+    def dropped(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        NPUs that are gone, and switches that lead nowhere without them, ascending.
+        """
+
+    @property
+    def capabilities(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """Bits of each dropped switch."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the dropped nodes, or an empty list."""
+
+    @property
+    def npus(self) -> int:
+        """Number of NPUs of the healthy network."""
+
+    @property
+    def dims(self) -> list[tuple[str, int]]:
+        """Its dimensions."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it is symmetric."""
+
+    def __eq__(self, other: object | None) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __repr__(self) -> str: ...
+
 class Topology:
     """
     A network: NPUs, switches and directed links.
@@ -97,7 +167,7 @@ class Topology:
     They are immutable; the columns are read-only NumPy arrays with one entry per link or switch.
     """
 
-    def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = [], given_away: bool = False) -> None:
+    def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = [], faults: Faults | None = None, given_away: bool = False) -> None:
         """
         Check that the columns are consistent.
 
@@ -171,6 +241,17 @@ class Topology:
     @property
     def names(self) -> list[str]:
         """Names of all nodes, or an empty list."""
+
+    @property
+    def faults(self) -> Faults | None:
+        """
+        What edits broke: dead and slow links, and dropped nodes; None if nothing.
+        """
+
+    def healthy(self) -> Topology:
+        """
+        Return the network without its faults, the same topology if it has none.
+        """
 
     def node_name(self, node: int) -> str:
         """The node's name, or a default such as "npu 3"."""

@@ -16,6 +16,7 @@ import tacos.topology as build
 from tacos._core import Topology
 from tacos.errors import FormatError
 from tacos.formats import markup, topology_fields, topology_file
+from tacos.topology.edits import reweighted
 from tests.support.strategies import topologies
 
 pytestmark = pytest.mark.unsanitized
@@ -315,6 +316,9 @@ def test_a_false_claim_of_symmetry_is_refused(tmp_path, spec, broken):
     topology_file.write(topology, file)
     assert topology_file.read(file).symmetric
     slower = build.degrade(topology, broken, factor=0.5)
+    slower = reweighted(  # another network, which does not say that it was symmetric
+        slower, bandwidth_Bps=slower.link_bandwidth_Bps, latency_ps=slower.link_latency_ps
+    )
     topology_file.write(slower, file)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"symmetric": True}))
     with pytest.raises(FormatError, match=r"but a shift along dims\[0\] changes the network"):

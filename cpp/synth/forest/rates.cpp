@@ -28,6 +28,7 @@ Topology rounded(const Topology& topology, double& tolerance) {
   if (slowest <= unit * kParts) return topology;
   unit = slowest / kParts;
   TopologySpec spec = topology.spec();
+  spec.faults = nullptr;
   std::vector<std::int64_t> changed;
   for (const auto bandwidth : bandwidths) {
     changed.push_back(bandwidth / unit * unit);
@@ -54,6 +55,7 @@ std::vector<std::uint8_t> between_switches(const Topology& topology) {
 Topology with_slack(const Topology& topology, double slack) {
   const auto slower = between_switches(topology);
   TopologySpec spec = topology.spec();
+  spec.faults = nullptr;
   std::vector<std::int64_t> bandwidths;
   for (LinkId link = 0; link < topology.links(); ++link) {
     const auto whole = topology.bandwidth(link);

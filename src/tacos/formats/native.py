@@ -24,7 +24,16 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from _tacos import __version__
-from tacos._core import Collective, CollectivePart, Routes, Schedule, Topology, crc32
+from tacos._core import (
+    Collective,
+    CollectivePart,
+    Faults,
+    Routes,
+    Schedule,
+    Topology,
+    crc32,
+    fields,
+)
 from tacos._support.files import Location, Stream, replacing
 from tacos.errors import FormatError, TacosError
 
@@ -82,7 +91,32 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0)]
 _Time: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class _Topology(Struct, forbid_unknown_fields=True):
+class _Faults(Struct, forbid_unknown_fields=True):
+    """What the healthy network has and the topology lacks; lists of equal length, one entry per dead or slow link."""
+
+    link: list[_Int32]
+    dead: list[Annotated[int, Meta(ge=0, le=1)]]
+    src: list[_Int32]
+    dst: list[_Int32]
+    latency_ps: list[_Int64]
+    bandwidth_Bps: list[_Int64]
+    dropped: list[_Int32]
+    capabilities: list[Annotated[int, Meta(ge=0, le=255)]]
+    names: list[str]
+    npus: _Int32
+    dims: list[tuple[str, _Int32]]
+    symmetric: bool
+
+
+_FAULTS = {
+    **dict.fromkeys(("link", "src", "dst", "dropped"), np.int32),
+    **dict.fromkeys(("dead", "capabilities"), np.uint8),
+    **dict.fromkeys(("latency_ps", "bandwidth_Bps"), np.int64),
+}
+"""The types of the columns of faults."""
+
+
+class _Topology(Struct, forbid_unknown_fields=True, omit_defaults=True):
     npus: _Int32
     link_model: str
     forwarding: str
@@ -90,6 +124,7 @@ class _Topology(Struct, forbid_unknown_fields=True):
     family: str
     dims: list[tuple[str, _Int32]]
     symmetric: bool
+    faults: _Faults | None = None
 
 
 class _Entries(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -311,7 +346,7 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
     topology = schedule.topology
     return _Header(
         writer={"tacos": __version__},
-        topology=_Topology(**{f: getattr(topology, f) for f in _Topology.__struct_fields__}),
+        topology=_topology_header(topology),
         collective=[
             _Part(
                 kind=part.kind,
@@ -345,6 +380,16 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
     )
 
 
+def _topology_header(topology: Topology) -> _Topology:
+    values = {field: getattr(topology, field) for field in _Topology.__struct_fields__}
+    if topology.faults is not None:
+        columns = fields(topology.faults)
+        values["faults"] = _Faults(
+            **{f: v.tolist() if isinstance(v, np.ndarray) else v for f, v in columns.items()}
+        )
+    return _Topology(**values)
+
+
 def _facts(header: _Schedule) -> dict[str, Any]:
     """Return the schedule's typed fields."""
     facts = msgspec.structs.asdict(header.facts)
@@ -354,7 +399,11 @@ def _facts(header: _Schedule) -> dict[str, Any]:
 def _topology(header: _Topology, columns: _Columns) -> Topology:
     text = columns.pop("names").tobytes()
     names = _decoded(text, list[str], "topology.names") if text else []
-    return Topology(**msgspec.structs.asdict(header), **columns, names=names)
+    values, faults = msgspec.structs.asdict(header), header.faults
+    if faults is not None:
+        given = msgspec.structs.asdict(faults)
+        values["faults"] = Faults(**given | {f: np.array(given[f], t) for f, t in _FAULTS.items()})
+    return Topology(**values, **columns, names=names)
 
 
 def _parts(parts: list[_Part], columns: _Columns) -> list[CollectivePart]:

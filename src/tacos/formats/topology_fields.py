@@ -17,11 +17,13 @@ __all__ = [
     "Defaults",
     "Degrade",
     "Edit",
+    "Faults",
     "File",
     "Link",
     "Quantity",
     "Racks",
     "Scale",
+    "Slow",
     "Switch",
     "decoded",
     "schema",
@@ -127,6 +129,27 @@ class Edit(Struct, forbid_unknown_fields=True):
     both: Annotated[bool, Meta(description="Links in both directions.")] = True
 
 
+class Slow(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Links that are slow, with the speed that they have now."""
+
+    links: Choices
+    bandwidth: Quantity | None = None
+    latency: Quantity | None = None
+
+
+class Faults(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What is wrong with the network that the other fields describe; links are numbered as in that network."""
+
+    dead: Annotated[Choices, Meta(description="Links, each in one direction.")] = []
+    slow: list[Slow] = []
+    dropped: Annotated[
+        list[int | str], Meta(description="NPUs, and switches that lead nowhere without them.")
+    ] = []
+    symmetric: Annotated[
+        bool, Meta(description="Whether it is as symmetric as before, with all links slow.")
+    ] = False
+
+
 class File(Struct, forbid_unknown_fields=True):
     """A topology: either a base with edits, or npus, boxes, switches, links and directed."""
 
@@ -142,6 +165,7 @@ class File(Struct, forbid_unknown_fields=True):
         | None
     ) = None
     edits: list[Edit] = []
+    faults: Faults | None = None
     npus: Annotated[int, Meta(ge=0)] | list[str] = 0
     boxes: (
         Annotated[Boxes | list[Boxes], Meta(description="Boxes of one kind, or of several kinds.")]
@@ -230,7 +254,9 @@ def _reworded(message: str) -> str:
         words = message[0].lower() + message[1:].replace("`", "").replace("int | float", "float")
         return re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), words)
     fields = {
-        f for struct in (File, Boxes, Racks, Link, Switch, Edit) for f in struct.__struct_fields__
+        f
+        for struct in (File, Boxes, Racks, Link, Switch, Edit, Faults, Slow)
+        for f in struct.__struct_fields__
     }
     close = difflib.get_close_matches(unknown[1], sorted(fields), n=1)
     hint = f", did you mean {close[0]}?" if close else ""

@@ -38,19 +38,22 @@ from tacos.formats import markup
 from tacos.formats.topology_fields import (
     VERSION,
     Boxes,
+    Faults,
     File,
     Link,
     Scale,
+    Slow,
     Switch,
     decoded,
     schema,
 )
+from tacos.topology.edits import chosen_links, renamed
+from tacos.topology.faults import broken, parts_of
 from tacos.topology.links import (
     Links,
     assemble,
     columns_of,
     duplex,
-    model_of,
     raise_if_disconnected,
 )
 from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
@@ -67,9 +70,10 @@ __all__ = ["read", "schema", "write"]
 
 _MOST_NODES = 10**7
 _MOST_LINKS = 2 * 10**7
-_WITH_BASE = ("tacos", "name", "link_model", "forwarding", "reduce_bandwidth")
+_WITH_BASE = ("tacos", "name", "faults", "link_model", "forwarding", "reduce_bandwidth")
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 _ENDINGS = (".yaml", ".yml", ".json")
 _DEEPEST = 8  # longest chain of files that are bases of one another
@@ -244,12 +248,12 @@ class _Reader:
         if file.base is None:
             if file.edits:
                 raise ValueError("edits needs a base to edit")
-            return self._listed()
+            return self._with_faults(self._listed())
         for field in File.__struct_fields__:
             described = field not in (*_WITH_BASE, "base", "edits", "defaults", "connected")
             if described and getattr(file, field):
                 raise ValueError(f"{field} cannot be combined with base")
-        return self._edited(file.base)
+        return self._with_faults(self._edited(file.base))
 
     def _model(self) -> build.Model:
         file, model = self.file, build.Model()
@@ -280,16 +284,7 @@ class _Reader:
                 raise ValueError(f"edits[{i}]: {error}") from None
         if self.file.name is None:
             return topology
-        return assemble(
-            topology.npus,
-            [columns_of(topology)],
-            capabilities=topology.switch_capabilities,
-            family=self.file.name,
-            dims=topology.dims,
-            symmetric=topology.symmetric,
-            names=topology.names,
-            **model_of(topology),
-        )
+        return renamed(topology, self.file.name)
 
     def _base(self, base: str) -> Topology:
         """Return the topology of a spec, or of another file of this format."""
@@ -314,8 +309,7 @@ class _Reader:
             raise ValueError(
                 f"{place} has {len(given)} changes; it must have one of {', '.join(kinds)}"
             )
-        npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
-        nodes = _NodeNames(topology.names or npus + switches)
+        nodes = _nodes_of(topology)
         if edit.drop_links is not None:
             gone = _choices(nodes, edit.drop_links, f"{place}.drop_links")
             return lambda topology: build.drop_links(topology, *gone, both=edit.both)
@@ -334,6 +328,41 @@ class _Reader:
         return lambda topology: build.scale(
             topology, bandwidth=factors.bandwidth, latency=factors.latency
         )
+
+    def _with_faults(self, topology: Topology) -> Topology:
+        """Break the network as the field `faults` says."""
+        faults = self.file.faults
+        if faults is None:
+            return topology
+        nodes, here = _nodes_of(topology), np.ones(topology.nodes, bool)
+        keep = ~_chosen(topology, nodes, faults.dead, "faults.dead")
+        for i, ref in enumerate(faults.dropped):
+            here[nodes.find(ref, f"faults.dropped[{i}]")] = False
+        if not here[: topology.npus].any():
+            raise ValueError("faults.dropped names all NPUs; a topology needs at least one")
+        keep &= here[topology.link_src] & here[topology.link_dst]
+        bandwidth, latency = topology.link_bandwidth_Bps.copy(), topology.link_latency_ps.copy()
+        for i, slow in enumerate(faults.slow):
+            place = f"faults.slow[{i}]"
+            chosen = _chosen(topology, nodes, slow.links, f"{place}.links")
+            for link in np.flatnonzero(chosen & ~keep)[:1]:
+                raise ValueError(f"{place}.links names link {link}, which is dead or dropped")
+            if slow.bandwidth is not None:
+                bandwidth[chosen] = self._quantity(
+                    self.bandwidth, slow.bandwidth, f"{place}.bandwidth"
+                )
+            if slow.latency is not None:
+                latency[chosen] = self._quantity(self.latency, slow.latency, f"{place}.latency")
+        whole, node, link = parts_of(topology)
+        found = broken(
+            whole,
+            node[here],
+            link[keep],
+            bandwidth_Bps=bandwidth[keep],
+            latency_ps=latency[keep],
+            symmetric=topology.symmetric and faults.symmetric and bool(here.all() and keep.all()),
+        )
+        return raise_if_disconnected(found) if self.file.connected else found
 
     # Nodes and links one by one.
 
@@ -580,6 +609,21 @@ def _ends(link: Link, nodes: _NodeNames, place: str) -> Ints:
     return pairs
 
 
+def _nodes_of(topology: Topology) -> _NodeNames:
+    """Return the names of a network's nodes."""
+    npus, switches = _names("npu", topology.npus), _names("switch", topology.switches)
+    return _NodeNames(topology.names or npus + switches)
+
+
+def _chosen(topology: Topology, nodes: _NodeNames, given: Choices, place: str) -> Mask:
+    """Return links as a mask over all links; the error for a link that does not exist names the field."""
+    try:
+        return chosen_links(topology, _choices(nodes, given, place))
+    except ValueError as error:
+        message = str(error)
+        raise ValueError(message if message.startswith(place) else f"{place}: {message}") from None
+
+
 def _choices(nodes: _NodeNames, given: Choices, place: str) -> list[LinkChoice]:
     """Return links in the form that the editing functions take; patterns in pairs are replaced by nodes."""
     found: list[LinkChoice] = []
@@ -632,6 +676,8 @@ def _links_by_npu(topology: Topology, number: Ints) -> tuple[bytes, Counter[Any]
 
 
 def _fields(topology: Topology) -> dict[str, Any]:
+    if topology.faults is not None:
+        return _fields(topology.healthy()) | _fault_fields(topology)
     names = topology.names
     npus, bits = topology.npus, topology.switch_capabilities.tolist()
     fields: dict[str, Any] = {"tacos": VERSION}
@@ -686,3 +732,30 @@ def _link_fields(topology: Topology) -> dict[str, Any]:
         )
     ]
     return {"defaults": {"bandwidth": usual[0], "latency": usual[1]}, "directed": rows}
+
+
+def _fault_fields(topology: Topology) -> dict[str, Any]:
+    """Return what is wrong with a network that its file describes as healthy; equally slow links share an entry."""
+    whole, _, link = parts_of(topology)
+    faults, slow = topology.faults, dict[tuple[str | None, str | None], list[int]]()
+    if faults is None:
+        return {}
+    gone = np.isin(faults.src, faults.dropped) | np.isin(faults.dst, faults.dropped)
+    bandwidth = topology.link_bandwidth_Bps
+    for row in np.flatnonzero(faults.dead == 0).tolist():
+        at = int(np.searchsorted(link, faults.link[row]))
+        speed, wait = int(bandwidth[at]), int(topology.link_latency_ps[at])
+        state = (
+            None if speed == faults.bandwidth_Bps[row] else bandwidth_text(speed),
+            None if wait == faults.latency_ps[row] else time_text(wait),
+        )
+        slow.setdefault(state, []).append(int(faults.link[row]))
+    fields = Faults(
+        dead=faults.link[(faults.dead != 0) & ~gone].tolist(),
+        slow=[Slow(links, speed, wait) for (speed, wait), links in slow.items()],  # type: ignore[arg-type]  # numbers are choices
+        dropped=[whole.names[i] if whole.names else i for i in faults.dropped.tolist()],
+        symmetric=topology.symmetric,
+    )
+    # The healthy network may be connected where this one is not.
+    connected = {} if topology.unreachable_pair() is None else {"connected": False}
+    return connected | {"faults": msgspec.to_builtins(fields)}

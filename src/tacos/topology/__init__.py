@@ -9,6 +9,7 @@ your own  `from_links`, `from_networkx`, and back: `to_networkx`
 changes   `drop_links`, `drop_npus`, `degrade`, `scale`, `renumber`, `subset`, `forwarding_only`
 names     `parse` reads ``torus:4x4@50GB/s``, `specs` lists all such names
 numbers   `describe`
+faults    `healthy`, and `Topology.faults`
 ========  =====================================================================
 """
 
@@ -26,6 +27,7 @@ from tacos.topology.edits import (
     scale,
     subset,
 )
+from tacos.topology.faults import Faults, healthy
 from tacos.topology.graphs import from_networkx, to_networkx
 from tacos.topology.links import Model, from_links
 from tacos.topology.machines import (
@@ -47,6 +49,7 @@ from tacos.topology.spec import Spec, parse, specs
 from tacos.topology.summary import Summary, describe
 
 __all__ = [
+    "Faults",
     "Model",
     "Spec",
     "Summary",
@@ -68,6 +71,7 @@ __all__ = [
     "from_links",
     "from_networkx",
     "fully_connected",
+    "healthy",
     "hypercube",
     "mesh",
     "mi250",

@@ -4,21 +4,27 @@ NPUs, switches and links are given by number or by name, as :mod:`tacos.nodes` r
 Every function takes a topology and returns a new one, so calls can be chained. Changes that keep the NPUs'
 numbers keep `dims`, as a hint for layouts; a result that is not regular is not `symmetric`. Links keep
 their order. The result must be connected.
+
+`drop_links`, `degrade` and `drop_npus` break a network: the result keeps what they broke as its faults
+(:mod:`tacos.topology.faults`). `scale`, `forwarding_only`, `subset` and `renumber` change a network together with the healthy
+network that it comes from. `reweighted` makes another network, which has no faults.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos.errors import keywords
 from tacos.nodes import LinkChoice, Network, Node, Nodes, topology_of
+from tacos.topology.faults import broken, parts_of
 from tacos.topology.links import Links, assemble, columns_of, model_of, raise_if_disconnected
 from tacos.units import Quantity, time_ps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,9 +53,16 @@ def drop_links(topology: Network, *links: LinkChoice, both: bool = False) -> Top
     """
     topology = topology_of(topology)
     keep = ~chosen_links(topology, links, both)
-    columns = columns_of(topology)
-    return _with_links(
-        topology, Links(*(np.asarray(column)[keep] for column in columns)), bool(keep.all())
+    whole, node, link = parts_of(topology)
+    return raise_if_disconnected(
+        broken(
+            whole,
+            node,
+            link[keep],
+            bandwidth_Bps=topology.link_bandwidth_Bps[keep],
+            latency_ps=topology.link_latency_ps[keep],
+            symmetric=bool(topology.symmetric and keep.all()),
+        )
     )
 
 
@@ -81,17 +94,15 @@ def degrade(
     if not 0 < factor <= 1:
         raise ValueError(f"factor must be above 0 and at most 1; got {factor!r}")
     chosen = chosen_links(topology, links, both)
-    old = columns_of(topology)
-    bandwidth = np.where(chosen, _scaled(old.bandwidth_Bps, factor, least=1), old.bandwidth_Bps)
-    latency_ps = (
-        old.latency_ps
-        if latency is None
-        else np.where(chosen, time_ps(latency, what="latency", bare=False), old.latency_ps)
-    )
-    return _with_links(
-        topology,
-        Links(old.src, old.dst, bandwidth, latency_ps),
-        regular=bool(chosen.all()) or not chosen.any(),
+    bandwidth, latency_ps = topology.link_bandwidth_Bps, topology.link_latency_ps
+    bandwidth = np.where(chosen, _scaled(bandwidth, factor, least=1), bandwidth)
+    if latency is not None:
+        latency_ps = np.where(chosen, time_ps(latency, what="latency", bare=False), latency_ps)
+    return broken(
+        *parts_of(topology),
+        bandwidth_Bps=bandwidth,
+        latency_ps=latency_ps,
+        symmetric=bool(topology.symmetric and (chosen.all() or not chosen.any())),
     )
 
 
@@ -108,12 +119,15 @@ def scale(topology: Network, *, bandwidth: float = 1, latency: float = 1) -> Top
         raise ValueError(f"the factor of bandwidth must be positive; got {bandwidth!r}")
     if not 0 <= latency < np.inf:
         raise ValueError(f"the factor of latency must be 0 or more; got {latency!r}")
-    old = columns_of(topology)
-    links = old._replace(
-        bandwidth_Bps=_scaled(old.bandwidth_Bps, bandwidth, least=1),
-        latency_ps=_scaled(old.latency_ps, latency, least=0),
-    )
-    return _with_links(topology, links, regular=True)
+
+    def scaled(one: Topology) -> Topology:
+        links = columns_of(one)._replace(
+            bandwidth_Bps=_scaled(one.link_bandwidth_Bps, bandwidth, least=1),
+            latency_ps=_scaled(one.link_latency_ps, latency, least=0),
+        )
+        return _with_links(one, links)
+
+    return changed_alike(topology, scaled)
 
 
 @keywords()
@@ -128,24 +142,41 @@ def forwarding_only(topology: Network) -> Topology:
     True
     """
     topology = topology_of(topology)
-    if not topology.switch_capabilities.any():
+    if not topology.healthy().switch_capabilities.any():
         return topology
-    return assemble(
-        topology.npus,
-        [columns_of(topology)],
-        capabilities=np.zeros(topology.switches, np.uint8),
-        family=topology.family,
-        dims=topology.dims,
-        symmetric=topology.symmetric,
-        names=topology.names,
-        **model_of(topology),
+    return changed_alike(topology, partial(_with_links, capable=False))
+
+
+def renamed(topology: Topology, family: str) -> Topology:
+    """Return the topology as one of another family.
+
+    >>> from tacos.topology import ring
+    >>> renamed(ring(4), "loop").family
+    'loop'
+    """
+    return changed_alike(topology, partial(_with_links, family=family))
+
+
+def changed_alike(topology: Topology, change: Callable[[Topology], Topology]) -> Topology:
+    """Change a network, and the healthy network that it comes from, in a way that keeps nodes and links."""
+    found = change(topology)
+    if topology.faults is None:
+        return found
+    whole, node, link = parts_of(topology)
+    return broken(
+        change(whole),
+        node,
+        link,
+        bandwidth_Bps=found.link_bandwidth_Bps,
+        latency_ps=found.link_latency_ps,
+        symmetric=found.symmetric,
     )
 
 
 def reweighted(
     topology: Topology, *, bandwidth_Bps: NDArray[np.int64], latency_ps: NDArray[np.int64]
 ) -> Topology:
-    """Return the topology with other bandwidths and latencies, one entry per link.
+    """Return the topology with other bandwidths and latencies, one entry per link; it has no faults.
 
     >>> from tacos.topology import ring
     >>> topo = ring(4)
@@ -177,10 +208,7 @@ def subset(topology: Network, npus: Iterable[Node]) -> Topology:
     order = np.array(Nodes(topology).npus(npus), np.int64)
     if not order.size:
         raise ValueError("npus is empty; a topology needs at least one NPU")
-    alive = np.zeros(topology.nodes, bool)
-    alive[order] = True
-    alive[topology.npus :] = True
-    return _selected(topology, order, _without_dead_ends(topology, alive))
+    return _selected(topology, order)
 
 
 @keywords()
@@ -196,7 +224,24 @@ def drop_npus(topology: Network, *npus: Node) -> Topology:
     """
     topology = topology_of(topology)
     gone = np.array(Nodes(topology).npus(npus), np.int64)
-    return subset(topology, np.setdiff1d(np.arange(topology.npus), gone).tolist())
+    if not gone.size:
+        return topology
+    if len(np.unique(gone)) == topology.npus:
+        raise ValueError("npus names all NPUs; a topology needs at least one")
+    alive = np.ones(topology.nodes, bool)
+    alive[gone] = False
+    alive = _without_dead_ends(topology, alive)
+    keep = alive[topology.link_src] & alive[topology.link_dst]
+    whole, node, link = parts_of(topology)
+    return raise_if_disconnected(
+        broken(
+            whole,
+            node[alive],
+            link[keep],
+            bandwidth_Bps=topology.link_bandwidth_Bps[keep],
+            latency_ps=topology.link_latency_ps[keep],
+        )
+    )
 
 
 @keywords()
@@ -216,7 +261,7 @@ def renumber(topology: Network, permutation: Sequence[Node]) -> Topology:
     new = np.array(Nodes(topology).npus(permutation, what="permutation"), np.int64)
     if new.size != topology.npus:
         raise ValueError(f"permutation has {new.size} numbers for {topology.npus} NPUs")
-    return _selected(topology, np.argsort(new), np.ones(topology.nodes, bool))
+    return _selected(topology, np.argsort(new), keep_all=True)
 
 
 def chosen_links(
@@ -241,19 +286,27 @@ def _scaled(values: Any, factor: float, least: int) -> NDArray[np.int64]:
     return np.maximum(scaled.astype(np.int64), least)
 
 
-def _with_links(topology: Topology, links: Links, regular: bool) -> Topology:
-    """Return the same nodes with other links."""
+def _with_links(
+    topology: Topology,
+    links: Links | None = None,
+    *,
+    regular: bool = True,
+    capable: bool = True,
+    family: str | None = None,
+) -> Topology:
+    """Return the same nodes with other links, without faults."""
+    capabilities = topology.switch_capabilities
     changed = assemble(
         topology.npus,
-        [links],
-        capabilities=topology.switch_capabilities,
-        family=topology.family,
+        [columns_of(topology) if links is None else links],
+        capabilities=capabilities if capable else np.zeros_like(capabilities),
+        family=topology.family if family is None else family,
         dims=topology.dims,
         symmetric=bool(topology.symmetric and regular),
         names=topology.names,
         **model_of(topology),
     )
-    return raise_if_disconnected(changed)
+    return raise_if_disconnected(changed) if links is not None else changed
 
 
 def _without_dead_ends(topology: Topology, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -276,28 +329,60 @@ def _without_dead_ends(topology: Topology, alive: NDArray[np.bool_]) -> NDArray[
         alive = useful
 
 
-def _selected(topology: Topology, order: NDArray[np.int64], alive: NDArray[np.bool_]) -> Topology:
-    """Return the NPUs in `order`, the remaining switches, and the links between them."""
+def _selected(topology: Topology, order: NDArray[np.int64], *, keep_all: bool = False) -> Topology:
+    """Return the NPUs in `order`, the switches that they use or all, and the links between them."""
+    found, node, link = _part(topology, order, keep_all)
+    raise_if_disconnected(found)
+    if topology.faults is None:
+        return found
+    # The same NPUs of the healthy network, of which all that is left here is a part. Dropped NPUs keep their numbers
+    # if all others are renumbered.
+    parts = parts_of(topology)
+    chosen = parts.node[order]
+    if keep_all:
+        whole_order = np.arange(parts.healthy.npus)
+        whole_order[parts.node[: topology.npus]] = chosen
+        chosen = whole_order
+    whole, whole_node, whole_link = _part(parts.healthy, chosen, keep_all)
+    place = np.full(parts.healthy.nodes, -1)
+    place[whole_node] = np.arange(len(whole_node))
+    return broken(
+        whole,
+        place[parts.node[node]],
+        np.searchsorted(whole_link, parts.link[link]),
+        bandwidth_Bps=found.link_bandwidth_Bps,
+        latency_ps=found.link_latency_ps,
+    )
+
+
+def _part(
+    topology: Topology, order: NDArray[np.int64], keep_all: bool
+) -> tuple[Topology, NDArray[np.int64], NDArray[np.int64]]:
+    """Return a part of a network without faults, and which nodes and links it has."""
+    alive = np.zeros(topology.nodes, bool)
+    alive[order] = True
+    alive[topology.npus :] = True
+    if not keep_all:
+        alive = _without_dead_ends(topology, alive)
     switches = np.flatnonzero(alive[topology.npus :])
+    node = np.concatenate([order, topology.npus + switches])
     new_id = np.full(topology.nodes, -1)
-    new_id[order] = np.arange(order.size)
-    new_id[topology.npus + switches] = order.size + np.arange(switches.size)
+    new_id[node] = np.arange(len(node))
     src, dst = new_id[topology.link_src], new_id[topology.link_dst]
-    keep = (src >= 0) & (dst >= 0)
-    nodes = [*order.tolist(), *(topology.npus + switches).tolist()]
+    link = np.flatnonzero((src >= 0) & (dst >= 0))
     changed = assemble(
         order.size,
         [
             Links(
-                src[keep],
-                dst[keep],
-                topology.link_bandwidth_Bps[keep],
-                topology.link_latency_ps[keep],
+                src[link],
+                dst[link],
+                topology.link_bandwidth_Bps[link],
+                topology.link_latency_ps[link],
             )
         ],
         capabilities=topology.switch_capabilities[switches],
         family=topology.family,
-        names=[topology.names[node] for node in nodes] if topology.names else (),
+        names=[topology.names[one] for one in node.tolist()] if topology.names else (),
         **model_of(topology),
     )
-    return raise_if_disconnected(changed)
+    return changed, node, link

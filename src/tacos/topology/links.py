@@ -19,6 +19,8 @@ from tacos.units import Quantity, bandwidth_Bps, time_ps
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from tacos._core import Faults
+
 __all__ = [
     "Links",
     "Model",
@@ -96,6 +98,7 @@ def assemble(
     dims: Sequence[tuple[str, int]] = (),
     symmetric: bool = False,
     names: Sequence[str] = (),
+    faults: Faults | None = None,
     link_model: str = "pipelined",
     forwarding: str = "cut_through",
     reduce_bandwidth: Quantity | None = None,
@@ -123,6 +126,7 @@ def assemble(
         dims=list(dims),
         symmetric=symmetric,
         names=list(names),
+        faults=faults,
         given_away=True,
     )
 
