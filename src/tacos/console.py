@@ -189,6 +189,8 @@ def _topology_table(name: str, summary: Summary) -> Table:
         table.add_row(f"{link['count']:,} links of", f"{speed}, {delay}")
     if len(summary["link_classes"]) > 8:
         table.add_row("", f"and {len(summary['link_classes']) - 8} more classes of links")
+    if summary["faults"]:
+        table.add_row("faults", "\n".join(summary["faults"]))
     table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
     return table
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import topology as tp
 from tacos.topology.edits import renamed, reweighted
-from tacos.topology.faults import repaired, words
+from tacos.topology.faults import repaired, said
 from tests.support.strategies import topologies
 
 
@@ -214,16 +214,16 @@ def test_memory_is_proportional_to_faults():
     assert worn.faults.dropped.size == 0
 
 
-def test_words():
+def test_faults_in_words():
     box = tp.dgx_h100(2, nvls=False)
-    assert words(box) == ""
+    assert said(box) == []
     worn = tp.degrade(box, (3, 18), factor=0.5, both=True)
-    assert words(worn).endswith("at 25 of 50 GB/s both ways")
+    assert said(worn) == [f"link {box.node_name(3)}-{box.node_name(18)} at 25 of 50 GB/s both ways"]
     many = tp.drop_links(tp.torus(8, 8), *[(8 * i, 8 * i + 1) for i in range(6)])
-    assert words(many).endswith("; 2 more links dead")
-    assert "npu 0 dropped" in words(tp.drop_npus(tp.mesh(3, 3), 0))
-    later = words(tp.degrade(tp.ring(4, latency="1us"), 0, latency="5us"))
-    assert later == "link npu 0-npu 1 5 us instead of 1 us"
+    assert said(many)[3:] == ["link npu 24-npu 25 dead", "2 more links dead"]
+    assert said(tp.drop_npus(tp.mesh(3, 3), 0)) == ["npu 0 dropped"]
+    later = said(tp.degrade(tp.ring(4, latency="1us"), 0, latency="5us"))
+    assert later == ["link npu 0-npu 1 5 us instead of 1 us"]
 
 
 def _arguments(faults, **changed):
@@ -297,3 +297,9 @@ def test_a_file_says_what_is_wrong_with_a_machine(tmp_path):
     found = tacos.load(file)
     whole = tp.parse("dgx-h100:2")
     assert found == tp.degrade(tp.drop_links(whole, (3, 18)), (4, 18), factor=0.5)
+
+
+def test_summaries_say_what_is_wrong():
+    worn = tp.drop_links(tp.torus(4, 4), (0, 1))
+    assert tp.describe(worn)["faults"] == ["link npu 0-npu 1 dead"]
+    assert tp.describe(worn.healthy())["faults"] == []

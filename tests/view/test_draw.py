@@ -381,3 +381,23 @@ def test_names_that_would_overlap_give_way_to_numbers():
     words = texts(draw(circle, width=500))
     assert not set(names) & set(words)
     assert texts(draw(circle, width=500, labels="names")).count("accelerator7") == 1
+
+
+def test_dead_links_are_drawn_and_faults_are_said():
+    whole = build.dgx_h100(2, nvls=False)
+    slow = build.degrade(whole, (3, 18), factor=0.5, both=True)
+    svg = draw(build.drop_links(slow, (5, 18), both=True))
+    assert "dead (2 links)" in texts(svg)
+    assert {
+        "Fault: link npu 5-switch 2 dead both ways.",
+        "Fault: link npu 3-switch 2 at 25 of 50 GB/s both ways.",
+    } <= set(texts(svg))
+    assert svg.count("stroke-dasharray") == 2  # the link and the legend
+    assert svg.count("5 ↔ switch 2: dead<") == 1
+    assert "stroke-dasharray" not in draw(whole)
+
+
+def test_a_network_with_a_dropped_npu_is_drawn():
+    svg = draw(build.drop_npus(build.drop_links(build.mesh(3, 3), (0, 1), both=True), 8))
+    assert len(shapes(svg, "circle")) == 8 + 1
+    assert "Fault: npu 8 dropped." in texts(svg)

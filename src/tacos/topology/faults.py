@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.integer]
 
-__all__ = ["Faults", "Parts", "broken", "healthy", "parts_of", "repaired", "words"]
+__all__ = ["Faults", "Parts", "broken", "healthy", "parts_of", "repaired", "said"]
 
 
 class Parts(NamedTuple):
@@ -158,37 +158,40 @@ def repaired(topology: Topology) -> tuple[Topology, NDArray[np.int64]]:
     return known, now[all_links]
 
 
-def words(topology: Network, most: int = 4) -> str:
-    """Return the faults in words, at most some of each kind; an empty string for a healthy network.
+def said(topology: Network, most: int = 4) -> list[str]:
+    """Return the faults in words, at most some of each kind; an empty list for a healthy network.
+
+    Nodes without names have their numbers in the healthy network.
 
     >>> from tacos.topology import degrade, drop_links, drop_npus, mesh
     >>> worn = drop_npus(degrade(mesh(3, 3), (0, 1), factor=0.5, both=True), 8)
-    >>> words(worn)
-    'npu 8 dropped; link npu 0-npu 1 at 25 of 50 GB/s both ways'
+    >>> said(worn)
+    ['npu 8 dropped', 'link npu 0-npu 1 at 25 of 50 GB/s both ways']
     """
     topology = topology_of(topology)
     faults = topology.faults
     if faults is None:
-        return ""
+        return []
     whole, _, link = parts_of(topology)
-    said = [f"{whole.node_name(npu)} dropped" for npu in faults.dropped.tolist()]
-    said = _shortened(said, most, "dropped")
+    found = _shortened(
+        [f"{whole.node_name(node)} dropped" for node in faults.dropped.tolist()], most, "dropped"
+    )
     gone = np.isin(faults.src, faults.dropped) | np.isin(faults.dst, faults.dropped)
     for flag, kind in ((1, "dead"), (0, "slow")):
-        found: dict[tuple[int, int, str], int] = {}
+        ways: dict[tuple[int, int, str], int] = {}
         for row in np.flatnonzero((faults.dead == flag) & ~gone).tolist():
             state = "dead" if flag else _slower(topology, faults, row, link)
             ends = int(faults.src[row]), int(faults.dst[row])
             key = (min(ends), max(ends), state)
-            found[key] = found.get(key, 0) | (1 if ends[0] < ends[1] else 2)
+            ways[key] = ways.get(key, 0) | (1 if ends[0] < ends[1] else 2)
         rows = []
-        for (a, b, state), ways in found.items():
-            if ways == 2:  # only the way back
+        for (a, b, state), way in ways.items():
+            if way == 2:  # only the way back
                 a, b = b, a  # noqa: PLW2901
-            both = " both ways" if ways == 3 else ""
+            both = " both ways" if way == 3 else ""
             rows.append(f"link {whole.node_name(a)}-{whole.node_name(b)} {state}{both}")
-        said += _shortened(rows, most, f"links {kind}")
-    return "; ".join(said)
+        found += _shortened(rows, most, f"links {kind}")
+    return found
 
 
 def _slower(topology: Topology, faults: Faults, row: int, link: NDArray[np.int64]) -> str:
@@ -196,15 +199,15 @@ def _slower(topology: Topology, faults: Faults, row: int, link: NDArray[np.int64
     now = int(np.searchsorted(link, faults.link[row]))
     speed, before = int(topology.link_bandwidth_Bps[now]), int(faults.bandwidth_Bps[row])
     wait, waited = int(topology.link_latency_ps[now]), int(faults.latency_ps[row])
-    said = []
+    differs = []
     if speed != before:
         a, b = format_bandwidth(speed), format_bandwidth(before)
         same = a.split(" ")[1:] == b.split(" ")[1:]
-        said.append(f"at {a.split(' ')[0] if same else a} of {b}")
+        differs.append(f"at {a.split(' ')[0] if same else a} of {b}")
     if wait != waited:
-        said.append(f"{format_time(wait * 1e-12)} instead of {format_time(waited * 1e-12)}")
-    return ", ".join(said)
+        differs.append(f"{format_time(wait * 1e-12)} instead of {format_time(waited * 1e-12)}")
+    return ", ".join(differs)
 
 
-def _shortened(said: list[str], most: int, what: str) -> list[str]:
-    return said if len(said) <= most else [*said[:most], f"{len(said) - most} more {what}"]
+def _shortened(rows: list[str], most: int, what: str) -> list[str]:
+    return rows if len(rows) <= most else [*rows[:most], f"{len(rows) - most} more {what}"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from tacos.nodes import Network, topology_of
+from tacos.topology.faults import said
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +57,7 @@ class Summary(TypedDict):
     diameter_hops: int | None  # None: some NPU cannot reach another
     diameter_sampled: bool  # the diameter is then a lower bound
     link_classes: list[LinkClass]
+    faults: list[str]  # in words
 
 
 def describe(topology: Network) -> Summary:
@@ -98,6 +100,7 @@ def describe(topology: Network) -> Summary:
         diameter_hops=None if diameter < 0 else diameter,
         diameter_sampled=not topology.symmetric and topology.npus > samples,
         link_classes=_link_classes(topology),
+        faults=said(topology),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tacos.nodes import Network, topology_of
+from tacos.topology.faults import repaired, said
 from tacos.units import format_bandwidth, format_time
 from tacos.view import svg
 from tacos.view.excerpt import excerpt, times
@@ -31,6 +32,7 @@ Labels: TypeAlias = Literal["auto", "ids", "names", "none"]
 
 _DETAILED = 300  # up to this number of nodes, every node and link has its own shape and tooltip
 _MOST_LINES = 20_000
+_DEAD = "#c0392b"
 
 
 def draw(
@@ -76,6 +78,11 @@ class _Class(NamedTuple):
     links: int
     colour: str
     width: float
+    dash: str = ""
+
+    @property
+    def dashes(self) -> str:
+        return f' stroke-dasharray="{self.dash}"' if self.dash else ""
 
 
 class _Strands(NamedTuple):
@@ -179,11 +186,18 @@ class _Picture:
 
     @classmethod
     def of(cls, whole: Topology, labels: Labels, width: int) -> _Picture:
-        part = excerpt(whole)
-        topology, layout = part.topology, place(part.topology)
         classes, kind = link_classes(whole)
+        shown = whole
+        if whole.faults is not None:
+            shown, now = repaired(whole)
+            dead = int((now < 0).sum())
+            kind = np.where(now >= 0, kind[now] if whole.links else -1, len(classes))
+            classes += [_Class("dead", dead, _DEAD, 1.6, "5 4")] if dead else []
+        part = excerpt(shown)
+        topology, layout = part.topology, place(part.topology)
         strands = _strands(topology, kind[part.links])
         notes = [part.note] if part.note else []
+        notes += [f"Fault: {one}." for one in said(whole)]
         total = len(strands.a)
         if total > _MOST_LINES:
             keep = np.arange(_MOST_LINES) * total // _MOST_LINES
@@ -272,7 +286,7 @@ class _Picture:
             shapes = [self._shape(int(i), float(bow[i])) for i in lines]
             yield (
                 f'<g fill="none" stroke="{one.colour}" stroke-width="{one.width * thin:.2f}" '
-                f'stroke-opacity="{0.9 if thin == 1 else 0.6}">'
+                f'stroke-opacity="{0.9 if thin == 1 else 0.6}"{one.dashes}>'
             )
             if len(lines) > 2_000:
                 yield f'<path d="{"".join(shape.path for shape in shapes)}"/>'
@@ -479,9 +493,7 @@ class _Picture:
             ]
             entries.append((_SWITCH_SIGN, "switch" + (f" ({' and '.join(able)})" if able else "")))
         for one in self.classes:
-            sign = (
-                f'<path d="M0 -4H26" stroke="{one.colour}" stroke-width="{one.width + 0.6:.1f}"/>'
-            )
+            sign = f'<path d="M0 -4H26" stroke="{one.colour}" stroke-width="{one.width + 0.6:.1f}"{one.dashes}/>'
             entries.append((sign, f"{one.text} ({one.links:,} links)"))
         if self.strands.way.any():
             entries.append((_ARROW_SIGN, "one way, or its twin differs"))

@@ -19,6 +19,7 @@ from tacos.execution import execution
 from tacos.schedule import summary
 from tacos.simulate import simulate
 from tacos.simulate.faults import fault_links, fault_words, straggler_words
+from tacos.topology.faults import said
 from tacos.view.curves import curves
 from tacos.view.draw import caption, link_classes
 from tacos.view.excerpt import excerpt
@@ -113,6 +114,8 @@ def record(
             f"of every {_ordinal(every)} chunk. Colours, heat map, histogram and progress count all."
         )
     if like is None:
+        if broken := said(network):
+            notes.append(f"Faults: {'; '.join(broken)}.")
         facts, columns = _picture(network, notes)
         executed = execution(schedule)
         facts["executed"] = None if executed is None else executed.rows()
