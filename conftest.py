@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from importlib.util import find_spec
+
+import pytest
 
 from tests.pages import Page
 
@@ -30,6 +33,15 @@ os.environ["COLUMNS"] = "80"  # the width of the output on the pages
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _searched_anew(monkeypatch):
+    """Let each test search anew: two equal answers prove something, and one test does not save another its search."""
+    known = sys.modules.get("tacos.search.known")
+    if known is not None:
+        known.KNOWN.forget()
+        monkeypatch.setattr(known.KNOWN, "most_bytes", 0)
 
 
 SLOW_PAGES = (

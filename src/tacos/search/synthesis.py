@@ -21,6 +21,7 @@ from tacos.schedule import moved
 from tacos.search.auto import Auto, named
 from tacos.search.effort import Effort
 from tacos.search.judging import Judge, inconsistent, violation
+from tacos.search.known import KNOWN, key
 from tacos.search.question import Question
 from tacos.search.variants import on_whole_network
 from tacos.search.watch import TimeIsUp, Watch
@@ -89,7 +90,8 @@ def synthesize(
 ) -> Schedule:
     """Find a schedule of a collective on a network, and verify it.
 
-    The result depends only on the arguments, unless a time limit ends the search early.
+    The result depends only on the arguments, unless a time limit ends the search early. The same question, asked again in this process,
+    is not searched again: ``compare``, ``tune``, ``judge`` and training ask here too, and have the same answers.
 
     ``Schedule.executed_s`` of the answer is the time that counts: how long the schedule takes when the target executes it.
 
@@ -155,27 +157,69 @@ def synthesize(
     topology = topology_of(topology)
     check_sizes(topology, collective)
     check_held(collective, target)
+    watch = Watch(time_limit, progress)
+    settings: dict[str, Any] = {
+        "engine": engine,
+        "seed": seed,
+        "effort": effort,
+        "refine": refine,
+        "sketch": sketch,
+        "verify": verify,
+        "target": target,
+        "consistent": consistent,
+        "ports": ports,
+        "device": device,
+    }
+    # A sketch may be a file, which may change.
+    facts = settings | {"options": options, "engines": list(ENGINES)}
+    asked = key(topology, collective, facts) if sketch is None else None
+    known = KNOWN.answer(asked)
+    if known is not None and (known_bound is None or known_bound.time_ps == known.bound_ps):
+        return known
+    found = _searched(topology, collective, watch, known_bound, options, **settings)
+    KNOWN.keep(asked, found)
+    return found
+
+
+_OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
+
+
+def _searched(
+    topology: Topology,
+    collective: Collective,
+    watch: Watch,
+    known_bound: Bound | None,
+    options: Options,
+    **settings: Any,
+) -> Schedule:
+    """Return the answer of a search on what the target can use of the network."""
+    target = settings["target"]
     network = usable(topology, target)
-    if network is not topology:
-        found = synthesize(
-            network,
-            collective,
-            engine=engine,
-            seed=seed,
-            effort=effort,
-            time_limit=time_limit,
-            progress=progress,
-            known_bound=known_bound,
-            refine=refine,
-            sketch=sketch,
-            verify=verify,
-            target=target,
-            consistent=consistent,
-            ports=ports,
-            device=device,
-            **options,
-        )
-        return _with_all_switches(found, topology, collective, target, known_bound)
+    found = _found(network, collective, watch, known_bound, options, **settings)
+    if network is topology:
+        return found
+    return _with_all_switches(found, topology, collective, target, known_bound)
+
+
+def _found(
+    topology: Topology,
+    collective: Collective,
+    watch: Watch,
+    known_bound: Bound | None,
+    options: Options,
+    *,
+    engine: str,
+    seed: int,
+    effort: str | int,
+    refine: bool,
+    sketch: Sketch | str | os.PathLike[str] | None,
+    verify: bool,
+    target: str | None,
+    consistent: bool,
+    ports: str,
+    device: str,
+) -> Schedule:
+    """Check the arguments of :func:`synthesize`, and search."""
     check_type("engine", engine, str)  # before it is searched for commas
     if "," in engine:
         raise ValueError(
@@ -198,7 +242,7 @@ def synthesize(
         collective,
         seed=seed,
         effort=Effort.of(effort),
-        watch=Watch(time_limit, progress),
+        watch=watch,
         known_bound=known_bound,
         device=device,
     )
@@ -220,9 +264,6 @@ def synthesize(
     judge = Judge(question, target=target, verifies=verify, consistent=same_bits)
     found = _answer(judge, engine, given, refine=refine, matches=ports == "auto")
     return for_target(found if matching is None else on_whole_network(matching, found), target)
-
-
-_OWN_ARGUMENTS = tuple(synthesize.__kwdefaults__ or ())
 
 
 def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
