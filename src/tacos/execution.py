@@ -17,10 +17,12 @@ from tacos._core import Program, Schedule, channel_routes, lower_paced, shortest
 from tacos.errors import check_type
 from tacos.nodes import Network, topology_of
 from tacos.program import lower
+from tacos.schedule import retime
 from tacos.simulate import Trace, simulate
 from tacos.simulate.programs import program_transfers
 from tacos.simulate.trace import RECORDED as _RECORDED
 from tacos.targets import RULES, target_of
+from tacos.units import size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_RUN",
     "Execution",
+    "at_size",
     "executed",
     "executed_ps",
     "execution",
@@ -203,6 +206,44 @@ def for_target(schedule: Schedule, target: str | None) -> Schedule:
         return schedule.with_executed(schedule.time_ps, target)
     schedule = schedule.with_executed(None, target)
     return schedule.with_executed(executed_ps(schedule), target)
+
+
+def at_size(schedule: Schedule, size: Quantity) -> Schedule:
+    """Return the same transfers for another size of the collective, with their executed time.
+
+    Transfers keep their routes and their order, and begin as early as they can.
+
+    Raises:
+        LimitError: The schedule exceeds the limits of its target.
+        ValueError: The size is too small for the number of chunks.
+
+    >>> import tacos
+    >>> ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
+    >>> found = tacos.synthesize(ring, tacos.collective.all_gather(ring, "4KB", chunks=1), engine="ring", order="rank")
+    >>> [at_size(found, size).executed_s for size in ("4KB", "8KB")]  # three steps
+    [6e-06, 9e-06]
+    """
+    whole = size_bytes(size)
+    if whole == schedule.collective.size_bytes:
+        return schedule
+    collective = schedule.collective.resized(whole)
+    listed = schedule.expand()
+    rows = listed.rows()
+    found = retime(
+        collective,
+        listed.routes,
+        route=rows["route"],
+        chunk=rows["chunk"],
+        step=np.unique(rows["start_ps"], return_inverse=True)[1].ravel().astype(np.int32),
+        op=rows["op"],
+        reads=rows["reads"],
+    )
+    kept = found.with_facts(
+        engine=schedule.engine,
+        consistent=schedule.consistent,
+        matched_ports=schedule.matched_ports,
+    )
+    return for_target(kept, schedule.target)
 
 
 def executed(schedule: Schedule, rule: Rule) -> Trace:

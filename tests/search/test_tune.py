@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import itertools
 import json
 import re
@@ -12,7 +11,7 @@ import pytest
 
 import tacos
 from tacos.cli import main
-from tacos.execution import execution
+from tacos.execution import at_size, execution
 from tacos.library import Plans
 from tacos.search import tuned_files as files
 
@@ -97,25 +96,37 @@ def test_each_range_has_its_own_size():
         assert one.min_bytes <= one.schedule.collective.size_bytes <= one.max_bytes
 
 
-def test_the_exact_engine_is_not_limited_by_a_clock(monkeypatch):
-    """A second is more work on one machine than on another; columns and nodes are the same on all."""
+def test_each_algorithm_is_what_synthesize_returns():
+    """The exact engine's answers too, which are limited by columns and nodes: a second is more work on one machine than on another."""
     slow = [(2, 0, 1e9, 1.3e-6), (1, 2, 1e9, 1.3e-6), (2, 0, 333333333, 5e-7)]
     fast = [(1, 2, 1e9, 1e-12), (0, 1, 1e9, 0), (1, 2, 25e9, 0), (2, 1, 25e9, 1e-12)]
     network = tacos.topology.from_links(3, slow + fast, link_model="blocking")
-    module, asked = importlib.import_module("tacos.search.tune"), []
-
-    def synthesize(*problem, engine="auto", **options):
-        if engine == "milp":
-            asked.append(options)
-        return tacos.synthesize(*problem, engine=engine, **options)
-
-    monkeypatch.setattr(module, "synthesize", synthesize)
     table = tacos.tune(network, "all_reduce", "1000B:2000B")
     assert "milp" in {one.engine for one in table.ranges}
-    assert asked
-    for options in asked:
-        assert "time_limit" not in options
-        assert options["columns"] == 1500
+    for one in table.ranges:
+        goal = tacos.collective.all_reduce(network, one.schedule.collective.size_bytes)
+        best = tacos.synthesize(network, goal)
+        assert one.schedule == best
+        assert one.schedule.executed_ps == best.executed_ps
+
+
+@pytest.mark.parametrize("target", [None, "schedule", "tcp", "msccl"])
+def test_an_algorithm_keeps_its_order_at_other_sizes(target):
+    """A ring of four, in order: three steps of 1 us and a quarter of the bytes at 1 GB/s; and the schedule verifies at each size."""
+    ring = tacos.topology.ring(4, bandwidth="1GB/s", latency="1us")
+    goal = tacos.collective.all_gather(ring, "4KB", chunks=1)
+    found = tacos.synthesize(ring, goal, engine="ring", order="rank", target=target)
+    for size in (1000, 4000, 64_000):
+        other = at_size(found, size)
+        assert tacos.verify(other).ok
+        assert other.collective.size_bytes == size
+        assert other.executed_s == pytest.approx(3 * (1e-6 + size / 4 / 1e9))
+    boxes = tacos.topology.dgx_a100(2)
+    best = tacos.synthesize(
+        boxes, tacos.collective.all_reduce(boxes, "1MB"), effort="fast", target=target
+    )
+    assert at_size(best, "1MB") is best
+    assert tacos.verify(at_size(best, "3MB")).ok
 
 
 @with_table

@@ -1,8 +1,8 @@
 """Find the best algorithm for each size of a range, and write the files that serve them.
 
-:func:`tune` synthesizes at several sizes, then finds the range of sizes that each winner serves. An algorithm is an
-engine and a number of chunks; it serves as many sizes as it can within a tolerance of the best. The sizes at which one
-algorithm takes over from another are searched, not only sampled.
+:func:`tune` synthesizes at several sizes, then finds the range of sizes that each winner serves. An algorithm is what
+``synthesize`` returns at a size; it is executed at other sizes, as its users do, and serves as many as it can within a tolerance of
+the best. The sizes at which one algorithm takes over from another are searched, not only sampled.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos import collective as collectives
 from tacos import units
 from tacos.errors import TacosError
-from tacos.execution import execution
+from tacos.execution import at_size
 from tacos.nodes import Network, topology_of
-from tacos.search.effort import exact_limits
-from tacos.search.refine import refine
 from tacos.search.synthesis import synthesize
 from tacos.synth import ENGINES
 from tacos.targets import bound_for, check_held
@@ -27,7 +26,7 @@ from tacos.workers import Dispatch
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from concurrent.futures import Executor
 
     from tacos._core import Collective, Schedule, Topology
@@ -40,8 +39,6 @@ _FACTOR = 4
 """Default factor between samples."""
 _NEAR = 1.03
 """Ratio below which two sizes count as equal."""
-_REFINING, _MOST_REFINING = 3_000, 20_000_000
-"""Hops that refinement examines: per transfer, and at most (two seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ class Range:
         max_bytes: The last size.
         engine: The engine that made it.
         chunks: Number of chunks per part, as in :mod:`tacos.collective`.
-        schedule: The algorithm at a size in the middle, refined.
-        figures: Samples within the range: the size, the time before refinement, and a time that no
+        schedule: What :func:`~tacos.search.synthesis.synthesize` returns at one of the sizes.
+        figures: Samples within the range: the size, the executed time of this algorithm there, and a time that no
             schedule beats.
     """
 
@@ -187,8 +184,8 @@ def tune(
     problem = _TuningProblem(topology, kind, members, root, seed, effort, consistent, target)
     search = _Search(problem, end, progress, executor)
     found = search.winners(samples)
-    spans = search.covered(samples[: len(found)], found, tolerance)
-    ranges = search.ranges(spans, samples[: len(found)], samples[-1])
+    spans = search.covered(found, tolerance)
+    ranges = search.ranges(spans, found, samples[-1])
     nccl = search.nccl(samples[: len(found)])
     return Tuning(topology, tuple(ranges), tuple(nccl), search.cut_short)
 
@@ -208,18 +205,10 @@ def check_formats(names: Collection[str]) -> None:
             raise ValueError(f'to must be one of {", ".join(executed)}; got "{name}"')
 
 
-class _Algorithm(NamedTuple):
-    """An engine, its number of chunks (None if it chooses), and whether the ports between boxes have one peer each."""
-
-    engine: str
-    chunks: int | None
-    ports: str = "any"
-
-
 class _Span(NamedTuple):
-    """Samples that one algorithm serves: the first, and the one after the last."""
+    """Samples that the answer to one of them serves: its number, the first sample, and the one after the last."""
 
-    algorithm: _Algorithm
+    answer: int
     begin: int
     end: int
 
@@ -265,7 +254,7 @@ class _Search:
         self.end, self.progress, self.executor = end, progress, executor
         self.done, self.next = 0.0, 0.0  # the share of the progress that the current run covers
         self.cut_short = False
-        self.times: dict[tuple[_Algorithm, int], float] = {}
+        self.times: dict[tuple[str, int], float] = {}
         self.bounds: dict[int, Bound] = {}
 
     def asked(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -276,104 +265,33 @@ class _Search:
         work = Dispatch(self.executor, _answer, tasks, shared=shared, progress=self.report)
         return [one for _, one in sorted(work, key=lambda pair: pair[0])]
 
-    def fetch(self, pairs: Iterable[tuple[_Algorithm, int]]) -> None:
-        """Compute times that will be needed in parallel, if there is an executor."""
-        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self.times]
-        if self.executor is not None:
-            for pair, found in zip(missing, self.asked("time", missing), strict=True):
-                if not isinstance(found, BaseException):
-                    self.times[pair] = found
-
     def report(self, share: float) -> None:
         if self.progress is not None:
             self.progress(self.done + (self.next - self.done) * share)
 
-    def wanted(self, size: int, chunks: int | None = None) -> Collective:
-        return collectives.named(
-            self.kind,
-            self.topology,
-            size,
-            group=self.group,
-            root=self.root,
-            chunks="auto" if chunks is None else chunks,
-        )
+    def wanted(self, size: int) -> Collective:
+        return collectives.named(self.kind, self.topology, size, group=self.group, root=self.root)
 
     def bound(self, size: int) -> Bound:
         if size not in self.bounds:
             self.bounds[size] = bound_for(self.topology, self.wanted(size), self.target)
         return self.bounds[size]
 
-    def synthesized(self, algorithm: _Algorithm, size: int) -> Schedule:
-        found = synthesize(
-            self.topology,
-            self.wanted(size, algorithm.chunks),
-            engine=algorithm.engine,
-            ports=algorithm.ports,
-            seed=self.seed,
-            effort=self.effort,
-            progress=self.report,
-            known_bound=self.bound(size),
-            target=self.target,
-            **exact_limits(algorithm.engine, self.effort),
-        )
-        if self.consistent and not found.consistent:
-            raise TacosError(
-                f"{algorithm.engine} sums {size} B in different orders on different NPUs"
-            )
-        return found
-
-    def near(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """Return an algorithm for a size near the given one, within the range if possible, since plans are chosen by size."""
-        below = self.even(size, algorithm, up=False)
-        for one in (below, self.even(size, algorithm, up=True), size):
-            if low <= one <= high:
-                try:
-                    return self.synthesized(algorithm, one)
-                except (TacosError, ValueError):
-                    continue
-        return self.synthesized(algorithm, below)
-
-    def time(self, algorithm: _Algorithm, size: int) -> float:
-        """Return the time of an algorithm at a size; infinity if the size cannot be cut into its chunks."""
-        if (algorithm, size) not in self.times:
-            try:
-                # A slightly larger size is never faster.
-                schedule = self.synthesized(algorithm, self.even(size, algorithm, up=True))
-                seconds = self.executed(schedule)
-            except (TacosError, ValueError, MemoryError):
-                seconds = math.inf
-            self.times[algorithm, size] = seconds
-        return self.times[algorithm, size]
-
-    def executed(self, schedule: Schedule) -> float:
-        """Return how long a schedule takes when it is executed; its own time if it is too large to be run."""
-        found = execution(schedule, target=self.target)
-        return schedule.time_s if found is None else found.time_ps(self.target) * 1e-12
-
-    def even(self, size: int, algorithm: _Algorithm, *, up: bool) -> int:
-        """Return the nearest size that gives equal chunks, which some engines need."""
-        cuts = len(self.group or range(self.topology.npus)) * (algorithm.chunks or 1)
-        return size if size < cuts else (size + (cuts - 1 if up else 0)) // cuts * cuts
-
-    def winner(self, size: int, limit_s: float | None) -> tuple[_Algorithm, float, bool]:
-        """Return the best algorithm of a size, its executed time, and whether the limit cut the search short."""
-        best = synthesize(
+    def winner(self, size: int, limit_s: float | None) -> Schedule:
+        """Return the best algorithm of a size: what ``synthesize`` returns."""
+        return synthesize(
             self.topology,
             self.wanted(size),
             seed=self.seed,
             effort=self.effort,
             time_limit=limit_s,
-            refine=False,
             consistent=self.consistent,
             progress=self.report,
             known_bound=self.bound(size),
             target=self.target,
         )
-        ports = "matched" if best.matched_ports else "any"
-        algorithm = _Algorithm(best.engine, best.collective.parts[0].chunks, ports)
-        return algorithm, self.executed(best), best.cut_short
 
-    def winner_until(self, size: int, end: float) -> tuple[_Algorithm, float, bool]:
+    def winner_until(self, size: int, end: float) -> Schedule:
         """Return the best algorithm of a size, found before the wall-clock time `end`, which other machines share."""
         left = end - time.time()
         if left <= 0:
@@ -398,90 +316,87 @@ class _Search:
             except TacosError as error:
                 yield error
 
-    def winners(self, samples: list[int]) -> list[_Algorithm]:
+    def winners(self, samples: list[int]) -> list[Schedule]:
         """Return the best algorithm of each size, until the time is up."""
-        found: list[_Algorithm] = []
-        for size, outcome in zip(samples, self.outcomes(samples), strict=False):
+        found: list[Schedule] = []
+        for outcome in self.outcomes(samples):
             if isinstance(outcome, BaseException):
                 limited = isinstance(outcome, TacosError) and self.end < math.inf
                 if not found or not limited:
                     raise outcome
                 self.cut_short = True
                 break
-            algorithm, seconds, cut_short = outcome
-            self.cut_short |= cut_short
-            self.times[algorithm, size] = seconds
-            found.append(algorithm)
+            self.cut_short |= outcome.cut_short
+            found.append(outcome)
         self.done = self.next = 0.8
         return found
 
-    def covered(self, samples: list[int], found: list[_Algorithm], tolerance: float) -> list[_Span]:
-        """Cover all samples with few algorithms, each serving as many consecutive samples as it can."""
+    def covered(self, found: list[Schedule], tolerance: float) -> list[_Span]:
+        """Cover all samples with few algorithms, each serving as many consecutive samples as it can, its own among them."""
 
-        def reach(algorithm: _Algorithm, begin: int) -> int:
-            for i in range(begin, len(samples)):
-                best = self.times[found[i], samples[i]]
-                if self.time(algorithm, samples[i]) > (1 + tolerance) * best:
+        def reach(answer: int, begin: int) -> int:
+            for i in range(begin, len(found)):
+                best_s = found[i].executed_s
+                if (
+                    self.at(found[answer], found[i].collective.size_bytes)
+                    > (1 + tolerance) * best_s
+                ):
                     return i
-            return len(samples)
+            return len(found)
 
-        self.fetch((one, size) for one in found for size in samples)
         spans: list[_Span] = []
-        while not spans or spans[-1].end < len(samples):
+        while not spans or spans[-1].end < len(found):
             begin = spans[-1].end if spans else 0
             # Winners of larger sizes may serve this size too, and more sizes beyond it.
-            candidates = dict.fromkeys(found[begin : begin + 3])
-            chosen = max(candidates, key=lambda one: (reach(one, begin), -(one.chunks or 0)))
-            spans.append(_Span(chosen, begin, reach(chosen, begin)))
+            reached = {one: reach(one, begin) for one in range(begin, min(begin + 3, len(found)))}
+            serving = [one for one, end in reached.items() if end > one]
+            chosen = max(serving, key=lambda one: (reached[one], -_chunks(found[one])))
+            spans.append(_Span(chosen, begin, reached[chosen]))
         return spans
 
-    def crossover(self, first: _Algorithm, second: _Algorithm, low: int, high: int) -> int:
-        """Return the largest size at which the first of two neighbouring algorithms is the better one."""
-        while high > _NEAR * low + 1:
-            middle = round(math.sqrt(low * high))
-            if self.time(first, middle) <= self.time(second, middle):
-                low = middle
-            else:
-                high = middle
-        return low
+    def at(self, schedule: Schedule, size: int) -> float:
+        """Return the executed time of an algorithm at a size; infinity if the size is too small for its chunks."""
+        try:
+            return at_size(schedule, size).executed_s
+        except (TacosError, ValueError, MemoryError):
+            return math.inf
 
-    def refined(self, size: int, algorithm: _Algorithm, low: int, high: int) -> Schedule:
-        """Return a refined algorithm for a size near the given one."""
-        schedule = self.near(size, algorithm, low, high)
-        hops = min(_REFINING * schedule.transfers, _MOST_REFINING)
-        return refine(schedule, hops=hops, seed=self.seed, target=self.target)
-
-    def ranges(self, spans: list[_Span], samples: list[int], last: int) -> list[Range]:
-        between = [
-            (one.algorithm, after.algorithm, samples[one.end - 1], samples[after.begin])
-            for one, after in pairwise(spans)
-        ]
-        edges = [samples[0] - 1, *self.each("crossover", between), max(last, samples[0])]
-        served = [samples[one.begin : one.end] for one in spans]
-        middles = [
-            (sizes[len(sizes) // 2], one.algorithm, low + 1, high)
-            for sizes, one, (low, high) in zip(served, spans, pairwise(edges), strict=True)
-        ]
+    def ranges(self, spans: list[_Span], found: list[Schedule], last: int) -> list[Range]:
+        samples = [one.collective.size_bytes for one in found]
+        edges = [samples[0] - 1]
+        for one, after in pairwise(spans):
+            first, second = (partial(self.at, found[span.answer]) for span in (one, after))
+            edges.append(_crossover(first, second, samples[one.end - 1], samples[after.begin]))
+        edges.append(max(last, samples[0]))
         result = []
-        for schedule, sizes, (_, algorithm, low, high) in zip(
-            self.each("refined", middles), served, middles, strict=True
-        ):
+        for span, (low, high) in zip(spans, pairwise(edges), strict=True):
+            schedule = found[span.answer]
             figures = tuple(
-                (size, self.time(algorithm, size), self.bound(size).time_s) for size in sizes
+                (size, self.at(schedule, size), self.bound(size).time_s)
+                for size in samples[span.begin : span.end]
             )
-            chunks = schedule.collective.parts[0].chunks
-            result.append(Range(low, high, algorithm.engine, chunks, schedule, figures))
+            chunks = _chunks(schedule)
+            result.append(Range(low + 1, high, schedule.engine, chunks, schedule, figures))
         return result
 
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return a method's result for each tuple of arguments, computed here or on the executor, without progress."""
-        if self.executor is None:
-            return [getattr(self, method)(*one) for one in arguments]
-        found = self.asked(method, arguments)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return found
+    def time(self, engine: str, size: int) -> float:
+        """Return the executed time of an engine's own answer at a size; infinity if it has none."""
+        if (engine, size) not in self.times:
+            try:
+                seconds = synthesize(
+                    self.topology,
+                    self.wanted(size),
+                    engine=engine,
+                    seed=self.seed,
+                    effort=self.effort,
+                    progress=self.report,
+                    known_bound=self.bound(size),
+                    target=self.target,
+                ).executed_s
+            except (TacosError, ValueError, MemoryError):
+                seconds = math.inf
+            self.times[engine, size] = seconds
+        return self.times[engine, size]
 
     def nccl(self, samples: list[int]) -> list[tuple[int, int, str, str]]:
         """Return NCCL's best algorithm and protocol for every size."""
@@ -490,23 +405,23 @@ class _Search:
         if not known or self.group is not None:
             return []
         # The first serves all sizes; another may be faster for small ones.
-        usual = quick = _Algorithm(known[0].name, None)
+        usual = quick = known[0].name
         switch = samples[0] - 1
-        self.fetch((_Algorithm(engine.name, None), size) for engine in known for size in samples)
         for engine in known[1:]:
             self.done = self.next = 0.95
-            other = _Algorithm(engine.name, None)
+            other = engine.name
             better = [size for size in samples if self.time(other, size) < self.time(usual, size)]
             if not better:
                 continue
             above = [size for size in samples if size > better[-1]]
-            last = self.crossover(other, usual, better[-1], above[0]) if above else samples[-1]
+            first, second = (partial(self.time, name) for name in (other, usual))
+            last = _crossover(first, second, better[-1], above[0]) if above else samples[-1]
             if last > switch:
                 quick, switch = other, last
         edges = {samples[0] - 1, samples[-1]}
         edges |= {edge for edge in (switch, *self.protocols()) if samples[0] <= edge < samples[-1]}
         ordered = sorted(edges)
-        names = [ENGINES[one.engine].nccl_names[kind] for one in (usual, quick)]
+        names = [ENGINES[one].nccl_names[kind] for one in (usual, quick)]
         return [
             (low + 1, high, names[high <= switch], self.protocol(high))
             for low, high in pairwise(ordered)
@@ -524,3 +439,20 @@ class _Search:
     def protocol(self, size: int) -> str:
         low, middle = self.protocols()
         return "ll" if size <= low else "ll128" if size <= middle else "simple"
+
+
+def _chunks(schedule: Schedule) -> int:
+    return schedule.collective.parts[0].chunks
+
+
+def _crossover(
+    first: Callable[[int], float], second: Callable[[int], float], low: int, high: int
+) -> int:
+    """Return the largest size at which the first of two neighbouring algorithms is the better one, given the times of both."""
+    while high > _NEAR * low + 1:
+        middle = round(math.sqrt(low * high))
+        if first(middle) <= second(middle):
+            low = middle
+        else:
+            high = middle
+    return low

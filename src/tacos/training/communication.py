@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.collective import all_gather, all_reduce, all_to_all, reduce_scatter
-from tacos.execution import execution
+from tacos.execution import at_size, execution
 from tacos.library import Plans, fingerprint
 from tacos.program import lower
 from tacos.program_nodes import nodes as program_nodes
@@ -344,13 +344,12 @@ def _sized(network: Topology, kind: str, size: int, engine: str) -> tuple[Progra
 def _synthesized_s(network: Topology, kind: str, size: int, engine: str) -> float:
     """Return how long a synthesized algorithm takes when it is executed, in seconds."""
     schedule = _synthesized(network, kind, _near(size, engine), engine)
-    found = None
-    with suppress(ValueError):  # some chunks would be empty
-        found = execution(lower(schedule), network, size=size)
-    if found is None:
-        schedule = _synthesized(network, kind, size, engine)
-        found = execution(schedule)
-    return schedule.time_s if found is None else found.time_ps() * 1e-12
+    if size != schedule.collective.size_bytes:
+        try:
+            schedule = at_size(schedule, size)
+        except ValueError:  # some chunks would be empty
+            schedule = _synthesized(network, kind, size, engine)
+    return schedule.executed_s
 
 
 def _relayed(topology: Topology, members: list[int]) -> Topology:
