@@ -88,7 +88,9 @@ def human(name: str, value: object) -> str:
 
 
 def _inside(name: str, value: Any) -> str:
-    """Format an entry of a dictionary on one line; "best_of" holds seconds by engine."""
+    """Format an entry of a dictionary on one line, or "ends" on a line for each engine; "best_of" holds seconds by engine."""
+    if name == "ends":
+        return "".join(f"\n  {engine}: {end}" for engine, end in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tacos
+from tacos.cli import main
 from tacos.errors import TacosError
 from tacos.search import watch
 from tacos.search.effort import LIMITS
@@ -91,11 +93,23 @@ def test_a_deadline_returns_the_best_so_far(network, monkeypatch):
     assert found[-1] == whole
 
 
-def test_every_engine_says_how_it_ended():
+def test_every_engine_says_how_it_ended(tmp_path, capsys):
+    """In a line each, which ``tacos synth --verbose``, its JSON and ``tacos info`` show."""
     goal = tacos.collective.all_reduce(BROKEN, "64KB")
     ends = tacos.synthesize(BROKEN, goal).provenance["ends"]
-    assert set(ends) == set(ENGINES)
+    assert list(ends) == list(ENGINES)
+    ways = ("finished, ", "lost, ", "cut, ", "failed: ", "not needed", "does not apply: it needs ")
     for name, said in ends.items():
-        assert said
+        assert any(way in said for way in ways), name
         assert "\n" not in said, name
     assert ends["symmetric"].startswith("does not apply: it needs ")
+    network, file = tmp_path / "broken.json", tmp_path / "found.tacos"
+    tacos.save(BROKEN, network)
+    call = ["synth", str(network), "all-reduce", "64KB", "-o", str(file)]
+    assert main([*call, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ends"] == ends
+    for words in ([*call, "--verbose"], ["info", str(file)]):
+        assert main(words) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        for name in ("greedy", "ring", "milp"):
+            assert any(f"{name}: {ends[name]}"[:30] in line for line in lines), name

@@ -224,6 +224,9 @@ def synth(
     search: Search = Search(),
     results: Results = Results(),
     wanted: Wanted = Wanted(),
+    verbose: Annotated[
+        bool, PLAIN, Parameter(help="Show how the search of each engine ended.")
+    ] = False,
     out: Output = Output(),
 ) -> int:
     """Synthesize a schedule, verify it, and save it.
@@ -254,6 +257,8 @@ def synth(
     if executed := execution(schedule, target=wanted.target):
         facts |= executed.rows(wanted.target)
     facts |= _others(schedule) | bottleneck(schedule) | _without_sums(schedule, wanted.target)
+    if (verbose or out.as_json) and "ends" in schedule.provenance:
+        facts["ends"] = schedule.provenance["ends"]
     facts |= results.write(schedule, f"{collective} on {topology}", out)
     out.show(facts, "schedule")
     return 0

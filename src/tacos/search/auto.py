@@ -365,17 +365,34 @@ class Auto:
         return InfeasibleError(f"no engine applies to {collective!r} on {topology!r}")
 
     def _told(self) -> dict[str, str]:
-        """Return how each engine ended, in a line."""
-        told = dict(self._ends)
+        """Return how each engine ended, in a line: it finished, lost, failed, was cut, was not needed, or does not apply."""
+        lines: dict[str, list[str]] = {name: [] for name in ENGINES}
         for task in self._tasks:
-            where = f" ({task.variant.name})" if task.variant.name else ""
-            found = [one.time_ps for one in task.answers if one.known]
-            best = f"{format_time(min(found) * 1e-12)}" if found else "lost" if task.found else ""
-            why = task.end or ("not needed" if self._met() and not task.used else "cut")
-            line = ", ".join(part for part in (best, why) if part) + where
-            name = task.engine.name
-            told[name] = f"{told[name]}; {line}" if name in told else line
-        return told
+            named = [task.variant.name] if task.variant.name else []
+            named += [f"start {task.trial}"] if task.trial else []
+            where = f"{' '.join(named)}: " if named else ""
+            lines[task.engine.name].append(where + self._end(task))
+        told = {name: "; ".join(said) for name, said in lines.items() if said}
+        return {
+            name: told.get(name) or self._ends[name]
+            for name in lines
+            if name in told or name in self._ends
+        }
+
+    def _end(self, task: Task) -> str:
+        """Return how a task ended."""
+        known = [one.time_ps for one in task.answers if one.known]
+        if known:
+            found = format_time(min(known) * 1e-12)
+        else:
+            found = "slower than the best" if task.found else "found nothing"
+        if not task.end:
+            return f"cut, {found}" if task.used or not self._met() else "not needed"
+        if task.end == "finished" and known:
+            return f"finished, {found}"
+        if task.end == "finished":
+            return f"lost, {found}"
+        return f"{task.end}, {found}" if known else task.end
 
 
 def _key(task: Task) -> tuple[str, str, int]:

@@ -103,7 +103,7 @@ class Task:
             self._advance()
         while not self.end and self.needed <= allowance:
             if self.floor_ps() >= to_beat_ps:
-                self.end = "cannot get faster than the best"
+                self.end = "lost, cannot get faster than the best"
                 break
             meter = Meter(limit=max(allowance - self.used, 0), report=self._report)
             finds = self._fresh is None
