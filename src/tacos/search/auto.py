@@ -17,7 +17,7 @@ from tacos.search.effort import LIMITS, allowance, exact_limits, work
 from tacos.search.judging import Answer, failure, noted
 from tacos.search.refine import improved
 from tacos.search.task import Task
-from tacos.search.variants import as_asked, variants
+from tacos.search.variants import as_asked, listing_work, variants
 from tacos.search.watch import TimeIsUp
 from tacos.synth import ENGINES, obstacle
 from tacos.units import format_time
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "named"]
 
-_HOP = 150
-"""Units of work per hop that refinement examines (measured)."""
 _LONGEST_S = 40 * 3600
 """Longest transfer in seconds that the core can represent (``cpp/model/time.hpp``)."""
 
@@ -151,6 +149,7 @@ class Auto:
     def _rounds(self, *, refines: bool, matches: bool) -> None:
         """Run the tasks, with more work in each round, until the bound is met or the effort is done."""
         topology, rounds = self.question.topology, list(self.question.effort.rounds)
+        changed = False
         for i, doublings in enumerate(rounds):
             if self._met():
                 return
@@ -158,7 +157,9 @@ class Auto:
                 continue
             if doublings > 0:
                 self._more_trials(1 << doublings)
-            if i == 1:  # what the cheapest tasks found may suffice
+            # What the cheapest tasks found may suffice. Every effort adds a variant in the same round.
+            if i and not changed and listing_work(self.question) <= work(topology, doublings):
+                changed = True
                 for variant in variants(self.question, matches=matches):
                     self._ask(variant)
             self._round(doublings, min(i / (len(rounds) + 1), 1.0))
@@ -269,8 +270,15 @@ class Auto:
         candidates = task.candidates()
         answer = candidates[0]
         if answer.known and answer.time_ps < self._to_beat():
-            answer = self.judge.first_right([one for one in candidates if one.known])
-            self.judge.check_sketch(answer.schedule)
+            try:
+                answer = self.judge.first_right([one for one in candidates if one.known])
+                self.judge.check_sketch(answer.schedule)
+            except VerificationError:
+                raise
+            except TacosError as error:  # more chunks may do
+                task.refuse(str(error))
+                self._errors += [] if task.variant.name else [error]
+                return
             if answer.time_ps < self._to_beat():
                 self.best = answer
         # A refined answer may still be faster than new ones.
@@ -292,10 +300,10 @@ class Auto:
             if self._met():
                 return
             answer = self._found[key]
-            if (hops := int(work / (len(keys) - i) / _HOP)) <= 0:
+            if (hops := int(work / (len(keys) - i) / LIMITS.hop)) <= 0:
                 return
             found, used = self._improved(answer, tasks[key].variant, hops)
-            work -= used * _HOP
+            work -= used * LIMITS.hop
             if used < hops or found is None:
                 self._spent.add(key)
             if found is not None:
@@ -386,6 +394,7 @@ class Auto:
             found = format_time(min(known) * 1e-12)
         else:
             found = "slower than the best" if task.found else "found nothing"
+            found = f"refused: {task.refusal}" if task.refusal else found
         if not task.end:
             return f"cut, {found}" if task.used or not self._met() else "not needed"
         if task.end == "finished" and known:

@@ -31,6 +31,7 @@ class Limits:
         few, many: Between these numbers of NPUs, work grows with their number; that of known algorithms, which are simple and many, with
             its square root.
         rounds: The work of the first rounds as powers of two, where that of normal effort is 1; from there on it doubles.
+        latent: Ports are not matched if the bound's bandwidth part is less than this share of its latency part.
         first: The work of the first answer to a large problem, as a multiple of that of listing its transfers.
         refining: The work of refining after a round, as a multiple of a task's.
         refined: Number of answers that are refined after a round, none `hopeful` times as slow as the best.
@@ -41,12 +42,16 @@ class Limits:
         helps: A chunk count helps if it shortens the schedule by at least this factor.
         exact: Gap to the bound from which on engines that prove optima are asked.
         counts: The chunk counts to try.
+        hop: Units of work per hop that refinement examines (``python -m benchmarks.work``).
+        clock: Share of the remaining time for an engine that ends by the clock, so that its answer is there in time
+            (``python -m benchmarks.deadlines``).
     """
 
     work: int = 600_000_000
     few: int = 64
     many: int = 2048
     rounds: tuple[int, ...] = (-11, -5, -1)
+    latent: float = 0.1
     first: float = 4.0
     refining: float = 2.0
     refined: int = 4
@@ -58,6 +63,8 @@ class Limits:
     helps: float = 1.005
     exact: float = 0.01
     counts: tuple[int, ...] = tuple(2**k for k in range(12))
+    hop: int = 150
+    clock: float = 0.8
 
 
 LIMITS = Limits()

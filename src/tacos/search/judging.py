@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tacos.errors import LimitError, TacosError, VerificationError, WrongScheduleWarning
 from tacos.execution import execution
 from tacos.synth import ENGINES
+from tacos.targets import target_of
 from tacos.verify import verify as verify_schedule
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Judge:
 
     Attributes:
         target: What will execute the schedule.
+        adds: Whether executions only add to a schedule's own time. Where messages share links, another order may be faster.
         verifies: Whether answers go through the verifier.
         consistent: Whether all NPUs must add up each chunk in the same order.
         rejected: Faults of schedules and engines so far, one sentence each.
@@ -64,6 +66,8 @@ class Judge:
         consistent: bool = False,
     ) -> None:
         self.question, self.target = question, target
+        self.adds = "order" in target_of(target).rules
+        question.bounded = self.adds or question.topology.link_model == "pipelined"
         self.verifies, self.consistent = verifies, consistent
         self.rejected: list[str] = []
         self._refusal = ""  # why the target takes no schedule
@@ -76,12 +80,12 @@ class Judge:
     ) -> Answer:
         """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
-        A schedule whose own time is not below the time to beat is not run, since execution only adds to it; it has lost, as
+        A schedule whose own time is not below the time to beat is not run if execution only adds to it; it has lost, as
         has one whose executed time turns out not to be below.
         """
         if self.target == "schedule":
             return Answer(schedule, schedule.time_ps, known=True)
-        if schedule.time_ps >= to_beat_ps:
+        if self.adds and schedule.time_ps >= to_beat_ps:
             return Answer(schedule, schedule.time_ps, known=False)
         try:
             found = execution(
@@ -90,7 +94,11 @@ class Judge:
                 to_beat_ps=None if to_beat_ps == math.inf else int(to_beat_ps),
                 progress=progress,
             )
-        except LimitError as error:
+        except (LimitError, ValueError) as error:  # such as chunks without bytes
+            if self.question.watch.stopped or not (
+                isinstance(error, LimitError) or target_of(self.target).format
+            ):
+                raise
             self._refusal = self._refusal or str(error)
             return Answer(schedule, _TOO_LARGE, known=True, executed=False)
         if found is None:

@@ -31,6 +31,7 @@ class Question:
         known_bound: The problem's bound, if it is known already.
         sketch: What the schedule may use.
         device: Where the verifier, and engines that can use a GPU, run.
+        bounded: Whether no execution beats the bound. Programs whose messages share links do where schedules block them.
     """
 
     topology: Topology
@@ -41,6 +42,7 @@ class Question:
     known_bound: Bound | None = None
     sketch: Sketch | None = None
     device: str = "cpu"
+    bounded: bool = True
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
@@ -69,7 +71,9 @@ class Question:
         return self.known_bound
 
     def gap(self, time_ps: float) -> float:
-        """Return the gap between a time and the bound, as a share of the time."""
+        """Return the gap between a time and the bound, as a share of the time; 1 if the bound does not hold for executions."""
+        if not self.bounded:
+            return 1.0
         return 1 - self.bound.time_ps / max(time_ps, 1)
 
     def met(self, time_ps: float) -> bool:

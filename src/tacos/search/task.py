@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Task"]
 
-_SAME = 0.999
-"""More chunks do not relieve the busiest link if its load stays above this share."""
-
-
-_OF_THE_TIME = 0.8
-"""Share of the time that is left for an engine that ends by the clock, so that its answer is there in time."""
-
 
 class _Point(NamedTuple):
     """What is kept of every schedule that was found."""
@@ -58,6 +51,7 @@ class Task:
         used: Units of work that led to these answers.
         needed: Units of work that the next schedule is known or expected to need.
         end: Why the task is over, in a few words; empty while it may go on.
+        refusal: Why answers were refused last, such as for NPUs with different bits.
     """
 
     def __init__(
@@ -72,7 +66,7 @@ class Task:
         self.engine, self.variant, self.trial = engine, variant, trial
         self.answers: list[Answer] = []
         self.used = 0
-        self.end = ""
+        self.end = self.refusal = ""
         self._options = options or {}
         self._memory: dict[str, Any] = {}
         self._counts = self._collectives()
@@ -161,7 +155,7 @@ class Task:
             "memory": self._memory,
         }
         if (left_s := question.watch.left_s()) is not None:
-            values["time_limit"] = max(_OF_THE_TIME * left_s, 0.01)
+            values["time_limit"] = max(LIMITS.clock * left_s, 0.01)
         if self.judge.target != "schedule":
             values["most_transfers"] = MOST_RUN
         given = self.engine.supplied(values) | self._options
@@ -208,7 +202,9 @@ class Task:
             yield cut
 
     def floor_ps(self) -> float:
-        """Return a time below which more chunks cannot get; 0 if none is known."""
+        """Return a time below which more chunks cannot get; 0 if none is known, as where executions may be faster than schedules."""
+        if not self.judge.adds:
+            return 0.0
         topology, collective = self.variant.topology, self.variant.collective
         limit_s = 0.0
         if not collective.resolved:
@@ -216,14 +212,19 @@ class Task:
         floor_ps = self.variant.times * limit_s * 1e12
         if self.engine.baseline and len(self._points) > 1:
             last, now = self._points[-2:]
-            # The chunks of a known algorithm take the same routes, unless more of them relieve the busiest link.
-            if now.load_ps >= _SAME * last.load_ps:
+            # The chunks of a known algorithm take the same routes, unless more of them relieve the busiest link, which rounding does not.
+            if now.load_ps >= (1 - LIMITS.met) * last.load_ps:
                 floor_ps = max(floor_ps, float(now.load_ps))
             # Its gains halve from count to count, so all that follow are together at most twice the last one.
             gain = last.time_ps - now.time_ps
             if len(self._points) > 2 and gain <= self._points[-3].time_ps - last.time_ps:
                 floor_ps = max(floor_ps, now.time_ps - 2 * max(gain, 0))
         return floor_ps
+
+    def refuse(self, why: str) -> None:
+        """Forget the answers so far; those in more chunks may do."""
+        self.answers.clear()
+        self.refusal = why
 
     def unexecuted(self) -> Answer | None:
         """Return a schedule that was found but not executed, with an estimate of its time."""

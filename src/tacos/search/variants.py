@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tacos._core import Meter
 from tacos.errors import TacosError
-from tacos.search.effort import work
+from tacos.search.effort import LIMITS
 from tacos.search.halves import all_gather_of, both_halves, turning
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.sizes import least_transfers
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from tacos.search.question import Question
     from tacos.synth.matched_ports import MatchedPorts
 
-__all__ = ["Variant", "as_asked", "on_whole_network", "variants"]
-
-_LATENT = 0.1
-"""Ports are not matched if the bound's bandwidth part is less than this share of its latency part (chosen)."""
+__all__ = ["Variant", "as_asked", "listing_work", "on_whole_network", "variants"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ def as_asked(topology: Topology, collective: Collective) -> Variant:
 
 
 def variants(question: Question, *, matches: bool) -> list[Variant]:
-    """Return the variants of a question whose schedules can be listed with the work that the effort allows.
+    """Return the variants of a question; none with a sketch, which is for its own network.
 
     >>> import tacos
     >>> from tacos.search.question import Question
@@ -63,14 +60,12 @@ def variants(question: Question, *, matches: bool) -> list[Variant]:
     ['halves', 'matched ports', 'halves on matched ports']
     """
     topology, collective = question.topology, question.collective
-    listed = collective if collective.resolved else collective.with_chunks(1)
-    least = Meter.TRANSFER * least_transfers(topology, listed)
-    if question.sketch is not None or least > work(topology, question.effort.doublings):
+    if question.sketch is not None:
         return []
     gather = _gather(question)
     found = _in_halves(topology, collective, gather)
     bound = question.bound
-    latent = bound.bandwidth_s < _LATENT * bound.latency_s
+    latent = bound.bandwidth_s < LIMITS.latent * bound.latency_s
     matching = matched_ports(topology) if matches and not latent else None
     if matching is not None:
         boxes = topology.dims[-1][1] if topology.dims else 0
@@ -78,6 +73,13 @@ def variants(question: Question, *, matches: bool) -> list[Variant]:
         halves = _in_halves(matching.topology, collective, gather, boxes)
         found += [_matched(matching, inner) for inner in (plain, *halves)]
     return found
+
+
+def listing_work(question: Question) -> int:
+    """Return the least work of listing a schedule of the question, as variants do."""
+    collective = question.collective
+    listed = collective if collective.resolved else collective.with_chunks(1)
+    return int(Meter.TRANSFER * least_transfers(question.topology, listed))
 
 
 def _gather(question: Question) -> Collective | None:
