@@ -97,8 +97,8 @@ def test_the_summary_is_the_schedules(view, mesh):
     shown = view(page(mesh, names=["mesh.tacos"]))
     assert shown.title() == "all-reduce, 9 MB on mesh 3×3 – tacos"
     caption = " ".join(shown.inner_text("#networks figcaption").split())
-    assert caption.startswith("mesh.tacos time ")
-    assert f"efficiency {100 * mesh.efficiency:.1f} %" in caption
+    assert caption.startswith("mesh.tacos executed ")
+    assert f"of the bound {100 * mesh.efficiency:.1f} %" in caption
     for words in ("engine greedy", f"transfers {mesh.transfers}", "busbw"):
         assert words in caption
     text = panel(shown)

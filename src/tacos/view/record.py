@@ -128,9 +128,12 @@ def record(
     columns |= _chunks(packed.collective)
     columns |= _critical(packed, trace, tick)
     bins = len(columns["received_median"])
+    leading = _leading(trace)
     facts |= summary(schedule) | {
         "name": name,
         "time_s": trace.time_s,
+        "leading": leading,
+        "leading_s": trace.time_s if leading == "simulated" else schedule.executed_s,
         "simulated": trace.timing != "schedule",
         "banner": _banner(trace),
         "disturbances": [list(pair) for pair in _disturbances(trace)],
@@ -225,6 +228,12 @@ def _banner(trace: Trace) -> str:
         return f"executed as a program: {trace.rule}"
     said = [words for _, words in _disturbances(trace)]
     return f"simulated: {'; '.join(said) or trace.rule}"
+
+
+def _leading(trace: Trace) -> str:
+    """Return which time counts: the executed one, unless users simulated something themselves."""
+    ours = trace.timing == "schedule" or trace.provenance.get("program")
+    return "executed" if ours and not trace.disturbed else "simulated"
 
 
 def _disturbances(trace: Trace) -> list[tuple[str, str]]:

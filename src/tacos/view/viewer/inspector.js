@@ -66,12 +66,13 @@ function overview(run) {
   const f = run.facts;
   const rows = [
     ["collective", `${escaped(f.collective)}, ${size(f.size_bytes)}`],
-    ["time", time(f.time_s)],
+    ...(f.leading === "executed" ? [] : [[f.leading, time(f.leading_s)]]),
     ["executed", executedTimes(f)],
     ["bound", f.bound_s ? time(f.bound_s) : "not computed"],
-    ["efficiency", f.bound_s ? percent(f.bound_s / f.time_s) : "–"],
-    ["algbw", bandwidth(f.size_bytes / f.time_s)],
-    ["busbw", bandwidth((f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || 0)],
+    ["of the bound", run.share === null ? "–" : percent(run.share)],
+    ["algbw", bandwidth(run.algbw)],
+    ["busbw", bandwidth(run.busbw)],
+    ["ideal", time(f.ideal_s)],
     ["engine", escaped(f.engine ?? "–")],
     ["seed", escaped(f.seed ?? "–")],
     [
@@ -269,27 +270,25 @@ function table(heads, rows, tick, cells) {
 }
 
 const RULES = /** @type {const} */ ([
-  ["executed_order_s", "in the schedule's order"],
-  ["executed_first_come_s", "first come, first served"],
+  ["executed_order_s", "in order"],
+  ["executed_first_come_s", "first come"],
   ["executed_shared_s", "on shared links"],
 ]);
 
-/** How long the schedule's program takes under each rule for links. @param {Facts} f */
+/** The executed time, and how long the program takes under each rule for links. @param {Facts} f */
 function executedTimes(f) {
   const { executed } = f;
-  if (!executed) return "not computed";
+  const lines = [`${time(f.executed_s)}${f.disturbances.length ? ", undisturbed" : ""}`];
+  if (!executed) return lines[0];
   const times = RULES.map(([name]) => time(executed[name]));
-  const lines =
-    new Set(times).size === 1
-      ? [`${times[0]} under every rule for links`]
-      : RULES.map(([, words], k) => `${times[k]} ${words}`);
-  if (f.simulated) lines.push(`as a program${f.disturbances.length ? ", undisturbed" : ""}`);
+  if (new Set(times).size === 1) lines.push("under every rule for links");
+  else lines.push(...RULES.map(([, words], k) => `${times[k]} ${words}`));
   return lines.join("<br>");
 }
 
 /** Which of two runs is faster, in a sentence. @param {Run[]} runs */
 export function headline([a, b]) {
-  const ratio = b.facts.time_s / a.facts.time_s;
+  const ratio = b.facts.leading_s / a.facts.leading_s;
   const [name, other] = [a, b].map((run, k) => `${"AB"[k]} (${run.facts.name || run.facts.engine || "–"})`);
   if (Math.abs(ratio - 1) < 0.0005) return `${name} and ${other} take the same time`;
   const [fast, slow, by] = ratio > 1 ? [name, other, ratio] : [other, name, 1 / ratio];
@@ -308,14 +307,14 @@ export function compare([a, b]) {
   };
   /** @param {(run: Run) => string} value */
   const texts = (value) => [value(a), value(b), value(a) === value(b) ? "same" : ""].map(escaped);
-  const busbw = (/** @type {Run} */ { facts: f }) =>
-    (f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || null;
+  const simulated = [a, b].some((run) => run.facts.leading === "simulated");
   const rows = [
-    ["time", ...figures((run) => run.facts.time_s, time)],
-    ["executed", ...figures((run) => run.executed, time)],
+    ...(simulated ? [["simulated", ...figures((run) => run.facts.time_s, time)]] : []),
+    ["executed", ...figures((run) => run.facts.executed_s, time)],
     ["bound", ...figures((run) => run.facts.bound_s, time)],
-    ["efficiency", ...figures((run) => run.facts.bound_s && run.facts.bound_s / run.facts.time_s, percent)],
-    ["busbw", ...figures(busbw, bandwidth)],
+    ["of the bound", ...figures((run) => run.share, percent)],
+    ["busbw", ...figures((run) => run.busbw || null, bandwidth)],
+    ["ideal", ...figures((run) => run.facts.ideal_s, time)],
     ["links busy", ...figures((run) => run.used, percent)],
     ["path length", ...figures((run) => run.path().length, count)],
     ["transfers", ...figures((run) => run.facts.transfers, count)],

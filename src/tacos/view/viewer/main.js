@@ -156,15 +156,16 @@ export class Viewer {
     const f = run.facts;
     if (this.view.rings) return "";
     const chips = [
-      ["time", time(f.time_s)],
+      [f.leading, time(f.leading_s)],
       ["bound", f.bound_s ? time(f.bound_s) : "–"],
-      ["efficiency", f.bound_s ? percent(f.bound_s / f.time_s) : "–"],
-      ["busbw", bandwidth((f.busbw_Bps / f.algbw_Bps) * (f.size_bytes / f.time_s) || 0)],
+      ["of the bound", run.share === null ? "–" : percent(run.share)],
+      ["busbw", bandwidth(run.busbw)],
+      ["ideal", time(f.ideal_s)],
       ["engine", f.engine ?? "–"],
       ["transfers", count(f.transfers)],
     ];
     return chips
-      .map(([name, value]) => `<span class="chip ${name}">${name} <b>${escaped(value)}</b></span>`)
+      .map(([name, value]) => `<span class="chip ${name.replaceAll(" ", "-")}">${name} <b>${escaped(value)}</b></span>`)
       .join("");
   }
 

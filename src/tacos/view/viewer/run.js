@@ -123,9 +123,18 @@ export class Run {
     const all = this.columns.utilisation;
     return all.reduce((sum, share) => sum + share, 0) / Math.max(1, all.length);
   }
-  /** The slowest executed time in seconds; null if unknown. */
-  get executed() {
-    return this.facts.executed?.executed_s ?? null;
+  /** The bound over the leading time; null if unknown. */
+  get share() {
+    const { bound_s, leading_s } = this.facts;
+    return bound_s && leading_s ? bound_s / leading_s : null;
+  }
+  /** Size over the leading time. */
+  get algbw() {
+    return this.facts.size_bytes / this.facts.leading_s;
+  }
+  /** Bus bandwidth of the leading time; 0 if it is undefined. */
+  get busbw() {
+    return (this.facts.busbw_Bps / this.facts.algbw_Bps) * this.algbw || 0;
   }
   /** @param {string} text a number or a name */
   nodeNamed(text) {

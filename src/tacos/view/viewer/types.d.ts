@@ -33,7 +33,13 @@ export interface Facts {
   chunks: number | null;
   total_chunks: number;
   transfers: number;
+  /** How long this view takes. */
   time_s: number;
+  /** The time that counts: the executed one or, in a simulation of the user's, the simulated one. */
+  leading: string;
+  leading_s: number;
+  executed_s: number;
+  ideal_s: number;
   algbw_Bps: number;
   busbw_Bps: number;
   utilisation_mean: number;
