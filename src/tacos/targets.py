@@ -171,8 +171,13 @@ def in_switch_bound(
     return whole if whole < bound_ps else None
 
 
-def check_held(collective: Collective, target: str | None) -> None:
+def check_held(collective: Collective, target: str | None, what: str = "") -> None:
     """Refuse a collective that a target's programs cannot hold.
+
+    Args:
+        collective: The collective.
+        target: The target.
+        what: What asks for the target, such as an option and its value; by default the target itself.
 
     Raises:
         ValueError: The target cannot hold it, or there is no such target.
@@ -183,6 +188,8 @@ def check_held(collective: Collective, target: str | None) -> None:
     ValueError: target is "msccl", but MSCCL files of the dialect msccl hold one of ..., not gather; use another target: ...
     """
     if why := target_of(target).obstacle(collective):
+        if what:
+            raise ValueError(f"{what}, but {why}")
         *able, last = [name for name in targets() if not target_of(name).obstacle(collective)]
         others = f"{', '.join(able)} or {last}"
         raise ValueError(f'target is "{target}", but {why}; use another target: {others}')

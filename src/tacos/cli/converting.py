@@ -138,7 +138,7 @@ def convert(
     there = loaded.topology if isinstance(loaded, Schedule) else place.network
     facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}
     if isinstance(loaded, Schedule):
-        executor = _executor(target, to_format)
+        executor = formats.executor_of(target, format=to_format)
         found = _execution(loaded, formats.load(target, format=to_format))
         facts |= found.rows(executor) if found else {}
         if found and executor and not out.quiet and isinstance(whole, Schedule):
@@ -180,12 +180,6 @@ def _saved(
             return fewer
         raise
     return loaded
-
-
-def _executor(path: Path, format: str | None) -> str | None:
-    """Return the target that executes a written file, if there is one."""
-    name = formats.name_of(path, format=format)
-    return None if formats.FORMATS[name].executor is None else name
 
 
 def _execution(schedule: Schedule, written: object) -> Execution | None:

@@ -38,7 +38,7 @@ from tacos.cli.options import (
 )
 from tacos.console import front_table, print_table, progress, ranges_table, width
 from tacos.execution import execution
-from tacos.targets import bound_for, targets
+from tacos.targets import bound_for, check_held, targets
 
 
 @Parameter(name="*")
@@ -154,6 +154,11 @@ class Results:
         return least, None if most is None else units.size_bytes(most, what="--max-bytes")
 
     @property
+    def executor(self) -> str | None:
+        """The target that executes the file; None if it is for none."""
+        return None if self.output is None else formats.executor_of(self.output)
+
+    @property
     def target(self) -> str | None:
         """The target if none is named: a plan and most files hold a program, which cannot express sums in switches."""
         if self.plan is not None:
@@ -236,6 +241,8 @@ def synth(
     network = formats.network(topology)
     problem = members.collective(network, collective, size, chunks)
     wanted = wanted.by_default(results.target)
+    if results.executor is not None:
+        check_held(problem, results.executor, f"--output is {results.output}")
     begin = time.perf_counter()
     with progress("synthesizing", out.silent) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", tacos.errors.WrongScheduleWarning)  # printed below
@@ -389,9 +396,10 @@ def tune(
     if output is not None:
         wanted = wanted.by_default("program")
     network = formats.network(topology)
-    members.collective(
-        network, collective, 1 << 20
-    )  # what would only fail after the work fails before it
+    # What would only fail after the work fails before it.
+    problem = members.collective(network, collective, 1 << 20)
+    for name in others:
+        check_held(problem, name, f"--to is {name}")
     with workers_on(on) as executor, progress("tuning", out.silent) as report:
         table = tacos.tune(
             network,
@@ -535,6 +543,7 @@ def bound(
     network = formats.network(topology)
     problem = members.collective(network, collective, size, chunks)
     with progress("bounding", out.silent) as report:
+        check_held(problem, wanted.target)
         best = bound_for(network, problem, wanted.target, progress=report)
     facts: dict[str, Any] = {"time_s": best.time_s}
     if best.in_switch_ps is not None:

@@ -82,6 +82,7 @@ __all__ = [
     "UnknownFormatError",
     "WritesItself",
     "exceeded",
+    "executor_of",
     "holds_switch_sums",
     "load",
     "name_of",
@@ -333,6 +334,19 @@ def holds_switch_sums(path: str | os.PathLike[str], *, format: str | None = None
     chosen = FORMATS[_given(format) or _by_ending(path, Schedule)]
     programs = isinstance(chosen.kind, tuple) and Program in chosen.kind
     return not programs or (chosen.executor is not None and chosen.executor.switch_sums)
+
+
+def executor_of(path: str | os.PathLike[str], *, format: str | None = None) -> str | None:
+    """Return the target that executes a file of this name, written from a schedule; None if no executor reads its format.
+
+    Raises:
+        FormatError: The extension is unknown.
+
+    >>> executor_of("ar.xml"), executor_of("ar.tacos")
+    ('msccl', None)
+    """
+    name = _given(format) or _by_ending(path, Schedule)
+    return name if FORMATS[name].executor is not None else None
 
 
 def _check_switches(name: str, where: Location, schedule: Schedule) -> None:

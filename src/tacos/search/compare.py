@@ -34,6 +34,7 @@ from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
 from tacos.synth import ENGINES, references
+from tacos.synth.sizes import check_fits
 from tacos.targets import bound_for, check_held, target_of, usable
 from tacos.units import format_size
 from tacos.verify import Report, verify
@@ -148,6 +149,9 @@ def compare(
     for problem in problems:
         check_held(problem, target)
     network = usable(topology, target)
+    if names is None:
+        for problem in problems:
+            check_fits(network, problem)
     bounds = [bound_for(topology, problem, target) for problem in problems]
     tasks, owner = [], []
     for i, (problem, least) in enumerate(zip(problems, bounds, strict=True)):

@@ -25,6 +25,7 @@ from tacos.errors import InfeasibleError, TacosError
 from tacos.nodes import Network, topology_of
 from tacos.schedule import retime, routes
 from tacos.synth.phases import in_phases, only_collects, sums
+from tacos.synth.sizes import check_fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +140,7 @@ def pareto(
             raise ValueError(f"{name} is {value!r}; it must be a positive number")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be positive; got {time_limit!r}")
+    check_fits(topology, collective, "greedy")  # a front lists transfers, as greedy does
     highs()
     search = _Search(topology, collective, time_limit, progress)
     return search.front(max_chunks, max_steps)
