@@ -273,15 +273,15 @@ def judgement_table(found: Judgement) -> Table:
 
     title = f"{found.collective} of {found.ranks} ranks ({found.tool}, {found.source})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("size", "measured", "busbw", "bound", "share", "NCCL", "best"):
+    for name in ("size", "measured", "busbw", "of the\nbound", "bound", "NCCL", "best"):
         table.add_column(name, justify="right")
     for row in found.rows:
         table.add_row(
             units.format_size(row.size_bytes),
             units.format_time(row.time_s),
             human("busbw_Bps", row.busbw_Bps),
+            human("efficiency", row.efficiency),
             units.format_time(row.bound_s),
-            human("efficiency", row.share),
             "" if row.nccl_s is None else units.format_time(row.nccl_s),
             "" if row.best_s is None else units.format_time(row.best_s),
         )

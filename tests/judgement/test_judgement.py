@@ -127,7 +127,7 @@ def test_shares_and_words_by_hand(log):
     """On a ring of 4 with 25 GB/s both ways, 64 MiB takes 1.5 · 64 MiB / 50 GB/s = 2.01 ms; the log has 2.68 ms."""
     found = tacos.judge(log(TABLE), "ring:4@25GB/s,1us")
     last = found.rows[-1]
-    assert last.share == pytest.approx(1.5 * 67108864 / 50e9 / 2684.4e-6, rel=0.01)
+    assert last.efficiency == pytest.approx(1.5 * 67108864 / 50e9 / 2684.4e-6, rel=0.01)
     assert last.busbw_Bps == pytest.approx(37.5e9, rel=0.001)
     assert last.best_s is not None
     assert last.bound_s <= last.best_s <= 1.1 * last.bound_s
@@ -203,7 +203,7 @@ def test_the_command_draws_and_prints(log, tmp_path, capsys):
     picture = tmp_path / "judge.svg"
     assert main(["judge", str(log(TABLE + INFO)), "ring:4@25GB/s,1us", "-o", str(picture)]) == 0
     printed = capsys.readouterr().out
-    assert "share" in printed
+    assert "of the" in printed
     assert "likely causes of a gap" in printed
     assert picture.read_text().count('class="ring"') == 2 + 2
     html = picture.with_suffix(".html")

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 import tacos
 from tacos import formats, units, view
 from tacos.cli.app import app
-from tacos.cli.options import Network, Output, Values, check_folder
+from tacos.cli.options import Effort, Network, Output, Values, check_folder, effort_of
 from tacos.cli.viewing import PAGES
 from tacos.console import judgement_table, print_table, progress
 
@@ -44,6 +44,7 @@ def judge(
             help="A log of NCCL_DEBUG=INFO or a file of NCCL_GRAPH_DUMP_FILE, with NCCL's rings."
         ),
     ] = None,
+    effort: Effort = "normal",
     output: Annotated[
         Path | None,
         Parameter(
@@ -56,7 +57,8 @@ def judge(
     """Compare measured bandwidths with what a network allows, and name likely problems.
 
     For every size: the share of the bound, what stock NCCL and the best
-    algorithm should reach, and what limits it. Rank i is NPU i of the network.
+    algorithm (what tacos synth finds) should reach, and what limits it. Rank i is
+    NPU i of the network.
 
     Example: tacos judge all_reduce_perf.log dgx-h100:4 -o judge.svg
     """
@@ -65,7 +67,14 @@ def judge(
         if output.suffix.lower() not in PAGES:
             view.checked(output, what="--output", also=PAGES[:1])
     with progress("judging", out.silent) as report:
-        found = tacos.judge(log, network, collective=collective, nccl_log=nccl_log, progress=report)
+        found = tacos.judge(
+            log,
+            network,
+            collective=collective,
+            nccl_log=nccl_log,
+            effort=effort_of(effort),
+            progress=report,
+        )
     if output is not None and output.suffix.lower() in PAGES:
         _write_page(output, found, network, out.silent)
     elif output is not None:
@@ -107,10 +116,9 @@ def _print_judgement(found: Judgement) -> None:
     if found.rows:
         print_table(judgement_table(found))
         best = ", ".join(dict.fromkeys(row.best for row in found.rows if row.best))
-        best += ", without sums in switches" if best and found.in_switch_sums else ""
-        print(
-            "NCCL: what stock NCCL should take, by its model" + (f"; best: {best}" if best else "")
-        )
+        print("NCCL: what stock NCCL should take, by its model")
+        if best:
+            print(f"best: the executed time of what tacos synth finds ({best})")
         for row in dict.fromkeys((found.rows[0], found.rows[-1])):
             print(f"limit at {units.format_size(row.size_bytes)}: {row.why}")
     if found.rings is not None:

@@ -104,6 +104,11 @@ Seed = Annotated[
     int,
     Parameter(help="Random seed; other seeds may give different, equally good results."),
 ]
+Effort = Annotated[
+    str,
+    offered("fast", "normal", "high"),
+    Parameter(help="Work for each size: fast, normal (about 2 s), high, or a multiple of normal."),
+]
 On = Annotated[
     str | None,
     offered("processes", "processes:", "dask://", "mpi"),
@@ -222,6 +227,15 @@ def chosen(*records: Any) -> list[str]:
                 ]
                 found.append(names[0] if names else f"--{no}{field.name.replace('_', '-')}")
     return found
+
+
+def effort_of(given: str) -> str | int:
+    """Return an effort as searches take it: a word, or a multiple of normal.
+
+    >>> effort_of("high"), effort_of("4")
+    ('high', 4)
+    """
+    return int(given) if given.isdecimal() else given
 
 
 def check_folder(option: str, path: Path, *, directory: bool = False) -> None:

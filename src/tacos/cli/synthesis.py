@@ -23,6 +23,7 @@ from tacos.cli.options import (
     ENGINES,
     PLAIN,
     Chunks,
+    Effort,
     Figures,
     Kind,
     Members,
@@ -33,6 +34,7 @@ from tacos.cli.options import (
     Size,
     Values,
     check_folder,
+    effort_of,
     endings,
     offered,
 )
@@ -85,20 +87,14 @@ class Search:
     """How much to search."""
 
     seed: Seed = 0
-    effort: Annotated[
-        str,
-        offered("fast", "normal", "high"),
-        Parameter(
-            help="Work for each size: fast, normal (about 2 s), high, or a multiple of normal."
-        ),
-    ] = "normal"
+    effort: Effort = "normal"
     time_limit: Annotated[
         float | None, Parameter(help="Return the best found so far after this many seconds.")
     ] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a search."""
-        effort = int(self.effort) if self.effort.isdecimal() else self.effort
+        effort = effort_of(self.effort)
         return {"seed": self.seed, "effort": effort, "time_limit": self.time_limit}
 
 

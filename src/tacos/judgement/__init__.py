@@ -16,29 +16,25 @@ from tacos import formats, units
 from tacos._core import Topology
 from tacos.bound import bound
 from tacos.errors import TacosError
-from tacos.execution import execution
 from tacos.judgement.logs import Log, read_log
-from tacos.program import lower
 from tacos.reorder import reorder
 from tacos.reorder.sources import costs_of
-from tacos.search.synthesis import engines, synthesize
+from tacos.search.synthesis import synthesize
 from tacos.synth.baselines.nccl.boxes import layout
 from tacos.synth.baselines.nccl.channels import network_of, rings
 from tacos.synth.baselines.nccl.tuner import estimate
-from tacos.targets import bound_for
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from tacos._core import Collective, Program
+    from tacos._core import Collective
+    from tacos.bound import Bound
 
 __all__ = ["Judgement", "RingVerdict", "Verdict", "judge"]
 
-_ENGINES = ("forest", "symmetric", "hierarchical", "one-shot")
-"""Engines that represent the best algorithm: quick to run, and near the bound for large or small buffers."""
-_SAMPLES = 3
-"""Sizes for which algorithms are found; each is then executed at every size."""
+_SEARCHED = 32
+"""Sizes of a log for which the best algorithm is searched, as each takes about two seconds (chosen)."""
 _LARGE = 16 << 20
 """From this size bandwidth decides (chosen)."""
 _SMALL = 64 << 10
@@ -58,10 +54,11 @@ class Verdict:
         time_s: What was measured.
         busbw_Bps: The same as nccl-tests' busbw.
         bound_s: A time that nothing beats.
-        share: bound / measured.
+        efficiency: The share of the bound that was reached: bound / measured.
         why: What binds, in words.
         nccl_s: What stock NCCL should take, by its model; None where NCCL has no such collective.
-        best_s: What the best algorithm that was found takes, in messages between ranks; None if none was found.
+        best_s: The executed time of what :func:`tacos.synthesize` returns; None if it was not searched, as in logs of more than
+            32 sizes, or not found.
         best: Its engine.
     """
 
@@ -69,7 +66,7 @@ class Verdict:
     time_s: float
     busbw_Bps: float
     bound_s: float
-    share: float
+    efficiency: float
     why: str
     nccl_s: float | None
     best_s: float | None
@@ -105,7 +102,6 @@ class Judgement:
         rows: A verdict for every size.
         causes: What may explain a gap, the likeliest first.
         rings: NCCL's rings, if the log has them.
-        in_switch_sums: Whether sums in switches, which the best algorithm cannot use, lower the bound.
     """
 
     source: str
@@ -115,7 +111,6 @@ class Judgement:
     rows: tuple[Verdict, ...]
     causes: tuple[str, ...]
     rings: RingVerdict | None = None
-    in_switch_sums: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the judgement as plain values."""
@@ -128,6 +123,7 @@ def judge(
     *,
     collective: str | None = None,
     nccl_log: str | os.PathLike[str] | Log | None = None,
+    effort: str | int = "normal",
     progress: Callable[[float], object] | None = None,
 ) -> Judgement:
     """Compare measured times with what a network allows, and name likely problems.
@@ -137,6 +133,7 @@ def judge(
         network: The topology, a file or a spec. Rank i is NPU i.
         collective: What was measured, if the log does not say.
         nccl_log: A log of ``NCCL_DEBUG=INFO`` or a file of ``NCCL_GRAPH_DUMP_FILE`` beside it.
+        effort: Work of the search for each size, as for :func:`tacos.synthesize`.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -146,7 +143,7 @@ def judge(
     >>> from tacos.judgement.logs import Measured
     >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.0038),))
     >>> found = judge(fast, "dgx-h100:2")
-    >>> f"{found.rows[0].share:.0%}", found.rows[0].best, found.causes
+    >>> f"{found.rows[0].efficiency:.0%}", found.rows[0].best, found.causes
     ('66%', 'forest', ())
     """
     known = log if isinstance(log, Log) else read_log(log)
@@ -163,9 +160,8 @@ def judge(
     kind = _kind(known, collective, topology.npus) if known.rows else ""
     if kind == "all_reduce":
         _check_factor(known, topology.npus)
-    rows = _rows(known, kind, topology, progress)
+    rows = _rows(known, kind, topology, effort, progress)
     verdict = _rings(inside, topology)
-    largest = max((row.size_bytes for row in rows), default=0)
     return Judgement(
         known.source,
         known.tool,
@@ -174,12 +170,7 @@ def judge(
         rows,
         tuple(_causes(rows, inside, verdict, topology)),
         verdict,
-        bool(rows) and _sums_would_help(topology, _collective(kind, topology, largest)),
     )
-
-
-def _sums_would_help(topology: Topology, collective: Collective) -> bool:
-    return bound_for(topology, collective, "program").in_switch_ps is not None
 
 
 def _kind(log: Log, given: str | None, ranks: int) -> str:
@@ -214,21 +205,26 @@ def _collective(kind: str, topology: Topology, size: int) -> Collective:
 
 
 def _rows(
-    log: Log, kind: str, topology: Topology, progress: Callable[[float], object] | None
+    log: Log,
+    kind: str,
+    topology: Topology,
+    effort: str | int,
+    progress: Callable[[float], object] | None,
 ) -> tuple[Verdict, ...]:
     if not log.rows:
         return ()
     scale = topology.npus if log.per_rank else 1
     rows = [(row.size_bytes * scale, row.time_s) for row in log.rows]
-    sizes = [size for size, _ in rows]
-    algorithms = _algorithms(kind, topology, sizes, progress)
+    searched = _searched([size for size, _ in rows])
     found = []
     for number, (size, time_s) in enumerate(rows):
         if progress is not None:
-            progress(0.5 + 0.5 * number / len(rows))
+            progress(number / len(rows))
         collective = _collective(kind, topology, size)
         limit = bound(topology, collective)
-        best_s, best = _best(algorithms, topology, size)
+        best_s, best = None, ""
+        if size in searched:
+            best_s, best = _best(topology, collective, limit, effort)
         try:
             nccl_s: float | None = estimate(topology, collective).time_s
         except (TacosError, ValueError):
@@ -249,39 +245,23 @@ def _rows(
     return tuple(found)
 
 
-def _algorithms(
-    kind: str, topology: Topology, sizes: list[int], progress: Callable[[float], object] | None
-) -> list[tuple[str, Program]]:
-    """Return a few programs, each good at some of the sizes."""
-    picked = np.unique(np.geomspace(max(min(sizes), 1), max(sizes), _SAMPLES).round())
-    sample = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in picked})
-    found: list[tuple[str, Program]] = []
-    for number, size in enumerate(sample):
-        collective = _collective(kind, topology, size)
-        able = engines(topology, collective)
-        for name in (name for name in _ENGINES if name in able):
-            try:
-                schedule = synthesize(topology, collective, engine=name, target="program")
-                found.append((name, lower(schedule)))
-            except (TacosError, ValueError):
-                continue  # it cannot be lowered, or does not suit this size: others remain
-        if progress is not None:
-            progress(0.5 * (number + 1) / len(sample))
-    return found
+def _searched(sizes: list[int]) -> set[int]:
+    """Return the sizes for which the best algorithm is searched: all of them, or some of many, with both ends."""
+    distinct = sorted(set(sizes))
+    if len(distinct) <= _SEARCHED:
+        return set(distinct)
+    return {distinct[i] for i in np.linspace(0, len(distinct) - 1, _SEARCHED).round().astype(int)}
 
 
 def _best(
-    algorithms: list[tuple[str, Program]], topology: Topology, size: int
+    topology: Topology, collective: Collective, limit: Bound, effort: str | int
 ) -> tuple[float | None, str]:
-    times: list[tuple[float, str]] = []
-    for name, program in algorithms:
-        try:
-            took = execution(program, topology, size=size)
-        except (TacosError, ValueError):
-            continue  # fewer bytes than chunks
-        if took is not None:
-            times.append((took.time_ps("nccl") / 1e12, name))
-    return min(times) if times else (None, "")
+    """Return the executed time and the engine of what ``synthesize`` returns; None if no engine can solve it."""
+    try:
+        found = synthesize(topology, collective, effort=effort, known_bound=limit)
+    except TacosError:
+        return None, ""
+    return found.executed_s, found.engine
 
 
 # --- rings ----------------------------------------------------------------------------------------
