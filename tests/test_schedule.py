@@ -181,7 +181,7 @@ def test_equality_is_by_topology_collective_and_transfers():
 
 
 def test_repr():
-    assert repr(ring_all_gather()) == "<tacos.Schedule packed: 12 transfers in 6.000000 us>"
+    assert repr(ring_all_gather()) == "<tacos.Schedule packed: 12 transfers, ideal 6.000000 us>"
 
 
 def test_provenance_comes_back_as_it_went_in():

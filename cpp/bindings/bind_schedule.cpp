@@ -539,9 +539,14 @@ Each reader of a sum of n arrivals lists all n of them.)")
           "_repr_html_", [](nb::handle self) { return hooks().to_html(self); },
           nb::sig("def _repr_html_(self) -> str"), "HTML for notebooks.")
       .def("__repr__", [](const Schedule& s) {
+        const auto micros = [](Time time) {
+          return std::to_string(static_cast<double>(time) * 1e-6) + " us";
+        };
+        const Time executed = s.executed().time;
         return "<tacos.Schedule " + std::string(s.symmetry() ? "orbit" : "packed") + ": " +
-               std::to_string(s.transfers()) + " transfers in " +
-               std::to_string(static_cast<double>(s.time()) * 1e-6) + " us>";
+               std::to_string(s.transfers()) + " transfers" +
+               (executed < 0 ? "" : ", executed in " + micros(executed)) + ", ideal " +
+               micros(s.time()) + ">";
       });
 
   m.def("retime", &retime_columns, "collective"_a, "routes"_a, "route"_a, "chunk"_a, "step"_a,

@@ -44,7 +44,7 @@ def symmetric(
     >>> coll = tacos.collective.all_gather(topo, 40_000 * 2**20, chunks=1)
     >>> schedule = symmetric(topo, coll)
     >>> schedule
-    <tacos.Schedule orbit: 1599960000 transfers in 214715.200000 us>
+    <tacos.Schedule orbit: 1599960000 transfers, ideal 214715.200000 us>
     >>> schedule.time_ps / (500_000 + 20_971_520)  # hops, where 39,999 / 4 links is a bound
     10000.0
     >>> schedule.memory_bytes < 2**22, tacos.verify(schedule).ok
