@@ -15,14 +15,14 @@ import numpy as np
 
 from tacos._core import Program, Schedule, channel_routes, lower_paced, shortest_routes
 from tacos.errors import check_type
-from tacos.nodes import Network, topology_of
+from tacos.nodes import Network, link_name, topology_of
 from tacos.program import lower
 from tacos.schedule import retime
 from tacos.simulate import Trace, simulate
 from tacos.simulate.programs import program_transfers
 from tacos.simulate.trace import RECORDED as _RECORDED
 from tacos.targets import RULES, target_of
-from tacos.units import size_bytes
+from tacos.units import format_size, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,16 @@ __all__ = [
     "execution",
     "for_target",
     "shares_links",
+    "slowdown",
 ]
 
 MOST_RUN = 1_000_000
 """Largest number of transfers for which a schedule is executed; more would take seconds."""
+
+_FAR = 1.1
+"""Ratio of executed to ideal time from which on it is explained (chosen)."""
+_EXPLAINED = 20_000
+"""Largest number of transfers for which it is explained; the trace of more takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +287,44 @@ def executed(schedule: Schedule, rule: Rule) -> Trace:
         provenance=raw.provenance,
         **columns,
     )
+
+
+def slowdown(schedule: Schedule) -> str:
+    """Return why a schedule takes much longer when it is executed than ideally; empty if it does not, or if it is too large.
+
+    The sentence names the link that is busy the longest when the schedule is executed.
+
+    >>> import tacos
+    >>> topo = tacos.topology.fat_tree(4, 4)
+    >>> greedy = tacos.synthesize(topo, tacos.collective.all_to_all(topo, "64MB"), engine="greedy")
+    >>> print(slowdown(greedy).partition(";")[0])
+    executed 3.0 times as long as ideal: switch 0 -> switch 4 carries 192 MB, which takes 99 % of the time
+    """
+    ratio = schedule.executed_s / schedule.time_s if schedule.time_ps else 1.0
+    if ratio < _FAR or schedule.transfers > _EXPLAINED:
+        return ""
+    packed = schedule.expand()
+    rules = target_of(schedule.target).rules
+    trace = max((executed(packed, rule) for rule in rules), key=lambda trace: trace.time_ps)
+    # An interval per transfer and link, also where a transfer was interrupted.
+    crossed = np.unique(np.stack([trace.link, trace.transfer]), axis=1)
+    sizes = packed.collective.chunk_bytes()[packed.chunk[crossed[1]]]
+    network = packed.topology
+    carried = np.bincount(crossed[0], weights=sizes, minlength=network.links)
+    takes_s = carried / network.link_bandwidth_Bps
+    link = int(takes_s.argmax())
+    busy = f"{100 * takes_s[link] / trace.time_s:.0f} %"
+    words = (
+        f"executed {ratio:.1f} times as long as ideal: {link_name(network, link)} carries "
+        f"{format_size(round(carried[link]))}, which takes {busy} of the time"
+    )
+    planned = int(packed.link_bytes()[link])
+    if carried[link] > _FAR * planned:
+        return (
+            f"{words}; the schedule sends {format_size(planned)} over it, but programs name ranks and not "
+            "paths, so their messages take the network's default routes"
+        )
+    return f"{words}; messages that share links wait for each other, as programs do not keep the schedule's order"
 
 
 def _exported(schedule: Schedule, format: str) -> Program:

@@ -22,6 +22,7 @@ from tacos import formats, units
 from tacos._core import Program, Schedule, Topology, Workload
 from tacos.console import progress
 from tacos.errors import FormatError, PluginWarning, WorkerLostWarning
+from tacos.execution import execution, slowdown
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -161,6 +162,14 @@ def _why_no_network(network: Topology | None) -> str:
     except ValueError as error:
         return str(error)
     return "ASTRA-sim's format cannot describe this network"
+
+
+def executed_rows(schedule: Schedule) -> dict[str, Any]:
+    """Return the executed times under each rule, and why they are far above the ideal time if they are."""
+    found = execution(schedule, target=schedule.target)
+    why = slowdown(schedule)
+    rows = {} if found is None else found.rows(schedule.target)
+    return rows | ({"slowdown": why} if why else {})
 
 
 def bottleneck(schedule: Schedule) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tacos.cli.app import (
     algorithm_in,
     app,
     bottleneck,
+    executed_rows,
     fail,
     verdict,
     warn,
@@ -25,7 +26,6 @@ from tacos.cli.options import NETWORKS, PICTURES, Algorithm, Format, Output, Val
 from tacos.cli.workloads import Layers, flight_in, show_workload
 from tacos.console import print_table, progress, show_topology, transfer_table
 from tacos.errors import FormatError
-from tacos.execution import execution
 from tacos.nodes import Nodes, link_of
 from tacos.program import describe
 
@@ -193,9 +193,7 @@ def info(
 def _facts(schedule: Schedule) -> dict[str, Any]:
     """Return what there is to know about a schedule."""
     facts = tacos.summary(schedule)
-    if executed := execution(schedule):
-        facts |= executed.rows()
-    facts |= bottleneck(schedule)
+    facts |= executed_rows(schedule) | bottleneck(schedule)
     return facts | {
         "form": schedule.form,
         "memory_bytes": schedule.memory_bytes,

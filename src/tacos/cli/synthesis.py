@@ -17,7 +17,15 @@ from tacos import collective as collectives
 from tacos import formats, units
 from tacos._core import Schedule
 from tacos._support.files import watched
-from tacos.cli.app import app, bottleneck, files_facts, load_algorithm, warn, workers_on
+from tacos.cli.app import (
+    app,
+    bottleneck,
+    executed_rows,
+    files_facts,
+    load_algorithm,
+    warn,
+    workers_on,
+)
 from tacos.cli.options import (
     DIRECTORIES,
     ENGINES,
@@ -39,7 +47,6 @@ from tacos.cli.options import (
     offered,
 )
 from tacos.console import front_table, print_table, progress, ranges_table, width
-from tacos.execution import execution
 from tacos.targets import bound_for, check_held, targets
 
 
@@ -257,9 +264,8 @@ def synth(
         warn(f"ranks may end with different bits: {tacos.verify(schedule).difference}")
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": method.verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
-    if executed := execution(schedule, target=wanted.target):
-        facts |= executed.rows(wanted.target)
-    facts |= _others(schedule) | bottleneck(schedule) | _without_sums(schedule, wanted.target)
+    facts |= executed_rows(schedule) | _others(schedule) | bottleneck(schedule)
+    facts |= _without_sums(schedule, wanted.target)
     if (verbose or out.as_json) and "ends" in schedule.provenance:
         facts["ends"] = schedule.provenance["ends"]
     facts |= results.write(schedule, f"{collective} on {topology}", out)

@@ -26,7 +26,7 @@ from tacos.errors import (
     WrongScheduleWarning,
     check_type,
 )
-from tacos.execution import execution
+from tacos.execution import execution, slowdown
 from tacos.nodes import Network, topology_of
 from tacos.program import lift, lower
 from tacos.schedule import uses_switches
@@ -343,6 +343,7 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
         transfers=schedule.transfers,
         utilisation=float(used.mean()) if len(used) else 0.0,
         cut_short=schedule.cut_short,
+        slowdown=slowdown(schedule),
     )
 
 

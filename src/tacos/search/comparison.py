@@ -32,9 +32,10 @@ class Figures:
         busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 if that is not defined.
         chunks: The number of chunks per part, as ``chunks=`` takes it; None where parts differ.
         transfers: The number of transfers.
-        utilisation: Share of the time that the links are busy, on average.
+        utilisation: Share of the ideal time that the links are busy, on average.
         cut_short: Whether the time limit ended the search.
         total_chunks: The number of all chunks.
+        slowdown: Why the executed time is far above the ideal one (:func:`tacos.execution.slowdown`); empty if it is not.
     """
 
     executed_s: float | None
@@ -46,6 +47,7 @@ class Figures:
     utilisation: float
     cut_short: bool
     total_chunks: int = 0
+    slowdown: str = ""
 
     @property
     def counted_s(self) -> float:

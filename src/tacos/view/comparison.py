@@ -26,7 +26,7 @@ __all__ = ["comparison_tables", "picture", "remarks", "write_csv"]
 _NAN = float("nan")
 _COLUMNS = (
     "collective", "size_bytes", "engine", "ok", "wrong", "consistent", "found_by", "executed_s", "ideal_s", "algbw_Bps", "busbw_Bps", "bound_s",
-    "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note",
+    "efficiency", "chunks", "total_chunks", "transfers", "utilisation", "synthesis_s", "cut_short", "note", "slowdown",
 )  # fmt: skip
 
 
@@ -96,8 +96,18 @@ def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
         sizes = [format_size(size) for size, _ in cases]
         at = "" if len(cases) == len(comparisons) else f" at {', '.join(sizes)}"
         words.append(f"{engine} {what}{at}: {cases[0][1]}.")
-    words += _without_sums(result)
+    words += _slowdown(result) + _without_sums(result)
     return [*words, *_left_out(result)] if brief else words
+
+
+def _slowdown(result: Comparison | Sweep) -> list[str]:
+    """Return why an engine's schedule takes much longer when it is executed: the best one's, or else the one that loses most."""
+    if isinstance(result, Sweep):
+        return []
+    slow = [one for one in result.solved if one.figures and one.figures.slowdown]
+    first = [one for one in slow if one is result.solved[0]]
+    slow.sort(key=lambda one: -one.figures.counted_s / one.figures.ideal_s if one.figures else 0.0)
+    return [f"{one.name}: {one.figures.slowdown}." for one in [*first, *slow][:1] if one.figures]
 
 
 def _without_sums(result: Comparison | Sweep) -> list[str]:
