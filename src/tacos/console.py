@@ -40,8 +40,9 @@ __all__ = [
 ]
 
 
-_SHARES = ("efficiency", "loss", "gap", "slower_than_schedule")
+_SHARES = ("efficiency", "loss", "gap", "slower_than_ideal")
 _LABELS = {
+    "efficiency": "of the bound",
     "clean_time_s": "time undisturbed",
     "loss": "lost to disturbances",
     "nccl_tests_s": "time by nccl-tests",
@@ -223,7 +224,7 @@ def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("chunks", "steps", "rounds", "rounds\nper chunk", "time"):
+    for name in ("chunks", "steps", "rounds", "rounds\nper chunk", "executed", "ideal"):
         table.add_column(name, justify="right")
     table.add_column("optimal")
     table.add_column("proven")
@@ -232,7 +233,8 @@ def front_table(title: str, rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             *counts,
             f"{row['rounds_per_chunk']:.4g}",
-            units.format_time(row["time_s"]),
+            units.format_time(row["executed_s"]),
+            units.format_time(row["ideal_s"]),
             row["optimal"],
             "yes" if row["proven"] else "no",
         )
@@ -250,7 +252,7 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
     for name in ("from", "to"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("engine", overflow="fold")
-    for name in ("chunks", "at", "time", "busbw\nGB/s", "at least\nof bound"):
+    for name in ("chunks", "at", "executed", "busbw\nGB/s", "of the\nbound", "at\nleast"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -262,6 +264,7 @@ def ranges_table(title: str, rows: list[dict[str, Any]]) -> Table:
             units.format_time(row["executed_s"]),
             f"{row['busbw_Bps'] / 1e9:.2f}" if row["busbw_Bps"] else "-",
             human("efficiency", row["efficiency"]),
+            human("efficiency", row["least_efficiency"]),
         )
     return table
 

@@ -197,7 +197,8 @@ def summary(schedule: Schedule) -> dict[str, Any]:
 
     ``chunks`` is the number of chunks per part, as ``chunks=`` takes it; ``total_chunks`` counts all.
     A schedule of the engine ``nccl`` also has ``nccl_tests_s``, the time that nccl-tests would report for stock NCCL. One for a
-    target without sums in switches has ``in_switch_bound_s``, the bound with them, if they lower it.
+    target without sums in switches has ``in_switch_bound_s``, the bound with them, if they lower it. What follows ``ideal_s``
+    is of the schedule's own routes and times.
 
     >>> import tacos
     >>> topo = tacos.topology.ring(4)
@@ -225,6 +226,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "chunks": chunks_per_part(collective),
         "total_chunks": collective.chunks,
         "transfers": schedule.transfers,
+        **({} if schedule.target is None else {"target": schedule.target}),
         "executed_s": schedule.executed_s,
         **measured,
         "algbw_Bps": schedule.algbw_Bps,

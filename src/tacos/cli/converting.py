@@ -140,7 +140,18 @@ def convert(
     if isinstance(loaded, Schedule):
         executor = formats.executor_of(target, format=to_format)
         found = _execution(loaded, formats.load(target, format=to_format))
-        facts |= found.rows(executor) if found else {}
+        if found:
+            counted = loaded.with_executed(found.time_ps(executor), executor)
+            rows = found.rows(executor)
+            facts |= {
+                "executed_s": rows.pop("executed_s"),
+                "busbw_Bps": counted.busbw_Bps,
+                "efficiency": counted.efficiency,
+                "ideal_s": loaded.time_s,
+                **rows,
+            }
+        else:
+            facts["ideal_s"] = loaded.time_s
         if found and executor and not out.quiet and isinstance(whole, Schedule):
             ran_ps = found.time_ps(executor)
             if gain := _gain(whole, executor, ran_ps, options, out):
@@ -287,6 +298,5 @@ def _outline(loaded: Schedule | Program | Topology) -> dict[str, Any]:
         "total_chunks",
         "steps",
         "transfers",
-        "ideal_s",
     )
     return {name: facts[name] for name in names if name in facts}

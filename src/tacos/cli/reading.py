@@ -83,7 +83,8 @@ def verify(
         elif isinstance(loaded, Workload):
             held = f"{loaded.nodes:,} nodes of {loaded.npus:,} ranks"
         else:
-            held = f"{loaded.transfers:,} transfers in {units.format_time(loaded.time_s)}"
+            took, ideal = map(units.format_time, (loaded.executed_s, loaded.time_s))
+            held = f"{loaded.transfers:,} transfers, executed in {took}, ideal {ideal}"
         print(f"ok: {held}")
         if not check.consistent:
             warn(f"ranks may end with different bits: {check.difference}")

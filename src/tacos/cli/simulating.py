@@ -174,16 +174,27 @@ def _sim_algorithm(
         else:
             trace.save(output)
     facts = trace.summary()
+    if isinstance(held, Schedule) and place.network is None:
+        facts = _with_executed(facts, held)
     out.show(facts, str(file))
     if not out.silent:
-        slower = facts.get("slower_than_schedule", 0) > 0 and "loss" not in facts
+        slower = facts.get("slower_than_ideal", 0) > 0 and "loss" not in facts
         if slower and rules.timing == "first-come":
             print(
-                "The schedule's time holds where every link keeps the schedule's order: "
-                "--timing order."
+                "The ideal time holds where every link keeps the schedule's order: --timing order."
             )
         print(view.heat_text(trace, width=width(), encoding=sys.stdout.encoding or "utf-8"))
     return 0
+
+
+def _with_executed(facts: dict[str, Any], schedule: Schedule) -> dict[str, Any]:
+    """Return the facts of a trace with the schedule's executed time after the simulated one."""
+    more = {"executed_s": schedule.executed_s}
+    return {
+        name: value
+        for key, fact in facts.items()
+        for name, value in ({key: fact} | (more if key == "time_s" else {})).items()
+    }
 
 
 def _check_output(output: Path, place: Place, rules: Rules) -> None:

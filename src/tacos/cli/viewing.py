@@ -148,7 +148,11 @@ def _view_algorithms(
         write_page(target, schedules, names, shown.detail, out.silent)
     facts: dict[str, Any] = {"file": str(target)}
     for name, one in zip(("", "other_"), schedules, strict=False):
-        facts |= {f"{name}transfers": one.transfers, f"{name}time_s": one.time_s}
+        facts |= {
+            f"{name}transfers": one.transfers,
+            f"{name}executed_s": one.executed_s,
+            f"{name}ideal_s": one.time_s,
+        }
     out.show(facts, "view")
     return 0
 

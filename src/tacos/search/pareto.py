@@ -91,7 +91,8 @@ class Front:
                     "rounds_per_chunk": float(point.rounds_per_chunk),
                     "optimal": " and ".join(words),
                     "proven": point.proven,
-                    "time_s": point.schedule.time_s,
+                    "executed_s": point.schedule.executed_s,
+                    "ideal_s": point.schedule.time_s,
                 }
             )
         return found

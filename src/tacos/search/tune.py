@@ -96,7 +96,8 @@ class Tuning:
                 "size_bytes": one.schedule.collective.size_bytes,
                 "executed_s": one.schedule.executed_s,
                 "busbw_Bps": one.schedule.busbw_Bps,
-                "efficiency": one.efficiency,
+                "efficiency": one.schedule.efficiency,
+                "least_efficiency": one.efficiency,
             }
             for one in self.ranges
         ]

@@ -364,8 +364,8 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """Summarize the trace in plain values, for JSON; the names give the units.
 
-        ``rule`` describes how transfers were served. ``slower_than_schedule`` compares the time with the
-        schedule's. ``clean_time_s`` and ``loss`` are present if something disturbed the run: the time of the
+        ``rule`` describes how transfers were served. ``slower_than_ideal`` compares the time with the
+        schedule's own. ``clean_time_s`` and ``loss`` are present if something disturbed the run: the time of the
         undisturbed run, and how much longer this one took.
         """
         used = self.link_utilisation()
@@ -380,8 +380,8 @@ class Trace:
             facts["rule"] = rule
         facts["time_s"] = self.time_s
         if promised := self.schedule_time_ps:
-            facts["schedule_time_s"] = promised * 1e-12
-            facts["slower_than_schedule"] = self.time_ps / promised - 1
+            facts["ideal_s"] = promised * 1e-12
+            facts["slower_than_ideal"] = self.time_ps / promised - 1
         clean = self.time_ps if self.clean_time_ps is None else self.clean_time_ps
         if self.disturbed or clean != self.time_ps:
             facts |= {"clean_time_s": clean * 1e-12, "loss": self.loss}

@@ -46,7 +46,7 @@ def comparison_tables(
     >>> result = tacos.compare(topo, tacos.collective.all_gather(topo, "4MB"), engines=["ring"])
     >>> [table] = comparison_tables(result)
     >>> [column.header.split()[0] for column in table.columns][:4]
-    ['engine', 'time', 'busbw', 'of']
+    ['engine', 'executed', 'busbw', 'of']
     """
     if not isinstance(result, Sweep):
         return [_engines_table(result, name, brief)]
@@ -326,7 +326,7 @@ def _title(one: Comparison, name: str, *, size: bool = False) -> str:
 def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
     table = _table(_title(result, name, size=True), ["engine"])
     for title in (
-        "time\nus",
+        "executed\nus",
         f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
         "ideal\nus",
@@ -352,7 +352,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     table = _table(_title(result.comparisons[0], name), [])
     for title in (
         "size\nB",
-        "time\nus",
+        "executed\nus",
         f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
         "ideal\nus",
