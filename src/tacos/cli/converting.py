@@ -185,8 +185,8 @@ def _saved(
                 continue
             warn(
                 f"{error}; written in {chunks} chunks per part instead of "
-                f"{loaded.collective.parts[0].chunks}, which takes {units.format_time(fewer.time_s)} instead of "
-                f"{units.format_time(loaded.time_s)}"
+                f"{loaded.collective.parts[0].chunks}, which takes {units.format_time(fewer.executed_s)} instead of "
+                f"{units.format_time(loaded.executed_s)}"
             )
             return fewer
         raise

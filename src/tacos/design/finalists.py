@@ -13,7 +13,6 @@ from tacos.collective import named, together
 from tacos.design.dimensions import build
 from tacos.design.jobs import Group, elapsed, spread, strides_of
 from tacos.design.models import ModelJob
-from tacos.execution import execution
 from tacos.search.synthesis import synthesize
 
 if TYPE_CHECKING:
@@ -102,6 +101,4 @@ def _call_s(
         named(collective, network, size, group=np.flatnonzero(label == one).tolist())
         for one in np.unique(label)
     ]
-    found = synthesize(network, together(*parts), effort="fast")
-    executed = execution(found)
-    return executed.time_ps() / 1e12 if executed else found.time_s
+    return synthesize(network, together(*parts), effort="fast").executed_s

@@ -25,7 +25,6 @@ from tacos.design.jobs import Ranks, TrainingJob, elapsed
 from tacos.design.models import ModelJob
 from tacos.design.workloads import job
 from tacos.errors import check_type
-from tacos.execution import execution
 from tacos.nodes import Network, topology_of
 from tacos.search.synthesis import synthesize
 from tacos.topology.links import assemble, columns_of, model_of
@@ -453,7 +452,6 @@ def _synthesized(topology: Topology, task: TrainingJob) -> float:
         key = (call.collective, call.size_bytes, call.group)
         if key not in known:
             found = synthesize(topology, collective_of(topology, call, task.name), effort="fast")
-            executed = execution(found)
-            known[key] = executed.time_ps() / 1e12 if executed else found.time_s
+            known[key] = found.executed_s
         seconds.append(known[key])
     return elapsed(task.steps, seconds, "none")
