@@ -13,6 +13,7 @@ import time
 
 import tacos
 from tacos import topology as tp
+from tacos.search.known import KNOWN
 
 NETWORKS = {
     "broken torus:8x8": lambda: tp.drop_links(tp.torus(8, 8), (0, 1), both=True),
@@ -44,6 +45,7 @@ def main() -> None:
         for kind in KINDS:
             collective = tacos.collective.named(kind, topology, SIZE)
             for limit in given.limit or LIMITS:
+                KNOWN.forget()
                 begin = time.perf_counter()
                 try:
                     found = tacos.synthesize(topology, collective, time_limit=limit)

@@ -63,7 +63,7 @@ def test_no_engine_that_finishes_is_faster_than_auto(seed, target, consistent):
         assume(False)
     assume(best is not None)
     ends = best.provenance["ends"]
-    enough_ps = best.bound_ps / (1 - LIMITS.near) if best.executed_ps >= best.bound_ps else 0
+    enough_ps = best.bound_ps / (1 - LIMITS.met) if best.executed_ps >= best.bound_ps else 0
     for name in tacos.engines(one.topology, one.collective):
         if "found nothing" in ends[name] or ends[name].startswith("failed"):
             continue  # its answer takes more work than this effort allows
@@ -83,7 +83,7 @@ def test_no_engine_is_faster_on_networks_of_several_speeds(name, kind):
     network = {"broken": BROKEN, "mixed": MIXED, "blocking": BLOCKING}[name]
     goal = tacos.collective.named(kind, network, "256KB")
     best = tacos.synthesize(network, goal, effort="fast")
-    enough_ps = best.bound_ps / (1 - LIMITS.near)
+    enough_ps = best.bound_ps / (1 - LIMITS.met)
     for engine in best.provenance["best_of"]:
         alone = tacos.synthesize(network, goal, engine=engine, effort="fast")
         if alone.consistent:

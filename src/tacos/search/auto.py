@@ -142,6 +142,7 @@ class Auto:
         known = [task for task in tasks if task.engine.baseline]
         # The model of NCCL weighs several algorithms, so it comes last.
         for task in sorted(known, key=lambda one: (one.engine.reference == 1, one.needed)):
+            self.watch.report(0.0)
             self._run(task, int(LIMITS.first * task.needed))
             if task.found or task.unexecuted() is not None:
                 return
@@ -153,8 +154,6 @@ class Auto:
         for i, doublings in enumerate(rounds):
             if self._met():
                 return
-            if doublings in (LIMITS.rounds[-1], 0) and self._met(LIMITS.near):
-                continue
             if doublings > 0:
                 self._more_trials(1 << doublings)
             # What the cheapest tasks found may suffice. Every effort adds a variant in the same round.
@@ -215,8 +214,8 @@ class Auto:
             key=lambda one: (one.engine.baseline, one.needed),
         )
         for i, task in enumerate(tasks):
-            # The first round takes milliseconds, so all engines have a try, and the best of several at the bound is found.
-            if self._met() and doublings > LIMITS.rounds[0]:
+            # The first round takes milliseconds, so all engines have a try, and the best of several near the bound is found.
+            if self._met(0.0 if doublings == LIMITS.rounds[0] else LIMITS.met):
                 return
             self.watch.done = min(done + (1 - done) * i / (2 * len(tasks)), 1.0)
             self.watch.next = self.watch.done

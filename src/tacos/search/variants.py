@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, Schedule, Topology
     from tacos.search.question import Question
+    from tacos.search.watch import Watch
     from tacos.synth.matched_ports import MatchedPorts
 
 __all__ = ["Variant", "as_asked", "listing_work", "on_whole_network", "variants"]
@@ -63,14 +64,14 @@ def variants(question: Question, *, matches: bool) -> list[Variant]:
     if question.sketch is not None:
         return []
     gather = _gather(question)
-    found = _in_halves(topology, collective, gather)
+    found = _in_halves(question.watch, topology, collective, gather)
     bound = question.bound
     latent = bound.bandwidth_s < LIMITS.latent * bound.latency_s
     matching = matched_ports(topology) if matches and not latent else None
     if matching is not None:
         boxes = topology.dims[-1][1] if topology.dims else 0
         plain = as_asked(matching.topology, collective)
-        halves = _in_halves(matching.topology, collective, gather, boxes)
+        halves = _in_halves(question.watch, matching.topology, collective, gather, boxes)
         found += [_matched(matching, inner) for inner in (plain, *halves)]
     return found
 
@@ -91,13 +92,15 @@ def _gather(question: Question) -> Collective | None:
 
 
 def _in_halves(
-    topology: Topology, whole: Collective, gather: Collective | None, boxes: int = 0
+    watch: Watch, topology: Topology, whole: Collective, gather: Collective | None, boxes: int = 0
 ) -> list[Variant]:
     """Return the variant of an all-reduce that is an all-gather backwards and then forwards, if the network can be turned round."""
     if gather is None or (turned := turning(topology, boxes)) is None:
         return []
 
     def lift(found: Schedule, meter: Meter) -> Schedule:
+        # Half of them are listed, then turned round, and both halves are joined.
+        watch.afford(int(4 * Meter.TRANSFER * found.transfers))
         try:
             both = both_halves(found, whole, turned, meter)
         except ValueError as error:  # such as trees, which cannot be turned round

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from tacos.errors import TacosError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -66,6 +68,17 @@ class Watch:
             except BaseException:
                 self.stopped = True
                 raise
+
+    def afford(self, units: int) -> None:
+        """Refuse a step that cannot be ended, and whose units of work, of about a nanosecond each, take longer than what is left.
+
+        Raises:
+            TacosError: Too little time is left; other steps may still fit.
+        """
+        left_s = self.left_s()
+        if left_s is not None and units * 1e-9 > left_s:
+            self.cut_short = True
+            raise TacosError("too little time is left")
 
     def left_s(self) -> float | None:
         """Return the seconds that are left, or None without a time limit."""
