@@ -156,3 +156,12 @@ def test_messages_that_wait_for_each_other_are_told_from_those_on_other_routes()
     assert "default routes" not in why
     link = link_of(boxes, why.split(": ")[1].split(" carries")[0])
     assert f"carries {units.format_size(int(found.link_bytes()[link]))}, which" in why
+
+
+def test_an_answer_with_matched_ports_has_its_share_of_the_bound():
+    boxes = tacos.topology.mi250(2)
+    problem = tacos.collective.all_gather(boxes, "32MB", chunks=1)
+    found = tacos.synthesize(boxes, problem, engine="forest", ports="matched")
+    assert found.matched_ports
+    assert found.executed_ps is not None
+    assert found.efficiency == tacos.bound(boxes, problem).time_ps / found.executed_ps

@@ -126,4 +126,4 @@ def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:
     """Convert a schedule with matched ports to the whole network."""
     found = matching.returned(schedule)
     facts = found.provenance | {"ports": "matched"}
-    return found.with_provenance(facts).with_facts(matched_ports=True)
+    return found.with_provenance(facts).with_facts(bound_ps=schedule.bound_ps, matched_ports=True)
