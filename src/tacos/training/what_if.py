@@ -17,7 +17,9 @@ from tacos.errors import SpecError
 from tacos.nodes import Network, Nodes, topology_of
 from tacos.simulate.faults import Fault
 from tacos.synth.baselines.nccl.channels import network_of
-from tacos.topology.edits import chosen_links, drop_links, reweighted
+from tacos.topology.edits import chosen_links, reweighted
+from tacos.topology.faults import broken, parts_of
+from tacos.topology.links import raise_if_disconnected
 from tacos.training.devices import device as device_named
 from tacos.units import time_ps
 
@@ -74,7 +76,7 @@ def changed(topology: Network, device: str | Device, changes: str) -> tuple[Topo
 
 
 def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
-    """Return the network with slow and dead links, for the whole step.
+    """Return the network with slow and dead links, which are its faults, for the whole step.
 
     Args:
         topology: The healthy network.
@@ -117,15 +119,17 @@ def disturbed(topology: Topology, faults: Iterable[Fault | str]) -> Topology:
                 f"a fault of a training step lasts for the whole step: leave out begin and end; got {given!r}"
             )
         speed[links] /= fault.slowdown
-    dead = np.flatnonzero(speed == 0)
-    slower = reweighted(
-        topology,
-        bandwidth_Bps=np.maximum(np.where(speed > 0, speed, topology.link_bandwidth_Bps), 1).astype(
-            np.int64
-        ),
-        latency_ps=topology.link_latency_ps,
+    alive = speed > 0
+    whole, node, link = parts_of(topology)
+    return raise_if_disconnected(
+        broken(
+            whole,
+            node,
+            link[alive],
+            bandwidth_Bps=np.maximum(speed[alive], 1).astype(np.int64),
+            latency_ps=topology.link_latency_ps[alive],
+        )
     )
-    return drop_links(slower, *dead.tolist()) if len(dead) else slower
 
 
 def _nic(topology: Topology, npu: int) -> NDArray[np.int64]:
