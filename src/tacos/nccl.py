@@ -22,6 +22,7 @@ from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.channels import rings as _rings
 from tacos.synth.baselines.nccl.parameters import GENERATIONS, Generation
 from tacos.synth.baselines.nccl.tuner import ALGORITHMS, Candidate, Estimate, estimate
+from tacos.synth.baselines.nccl.unaware import unaware_of
 
 if TYPE_CHECKING:
     from tacos._core import Topology
@@ -29,12 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "GENERATIONS", "Candidate", "Estimate", "Generation", "estimate", "rings"]
 
 
-def rings(topology: Topology) -> list[tuple[int, ...]]:
+def rings(topology: Topology, *, aware: bool = True) -> list[tuple[int, ...]]:
     """Return the different rings that NCCL would build through all NPUs of a network.
+
+    Args:
+        topology: The network.
+        aware: Whether NCCL searches with knowledge of the network's faults; otherwise it searches on the network with all links
+            healthy, and keeps these rings on the broken one.
 
     >>> import tacos
     >>> rings(tacos.topology.dgx_h100(2))[0]
     (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9)
     """
     members = np.arange(topology.npus, dtype=np.int32)
-    return list(_rings(network_of(topology), layout(topology, members)))
+    network = network_of(topology) if aware or topology.faults is None else unaware_of(topology)
+    return list(_rings(network, layout(network.topology, members)))

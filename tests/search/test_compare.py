@@ -113,7 +113,7 @@ def test_engines_that_do_not_apply_say_what_they_need():
     assert needs["one-shot"] == "all-reduce, not all-gather"
     asked = [c.engine for c in result.candidates if c.engine != "auto"]
     assert set(needs).isdisjoint(asked)
-    assert set(needs) | set(asked) == set(tacos.synth.ENGINES)
+    assert set(needs) | set(asked) == set(tacos.synth.concerned(RING))
 
 
 @pytest.mark.parametrize("target", [None, "tcp"])

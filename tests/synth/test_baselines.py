@@ -39,7 +39,7 @@ def check(topology, collective):
     """Check that every baseline that applies gives a correct schedule, and every other one refuses."""
     names = applicable(topology, collective)
     baselines = {name: engine for name, engine in ENGINES.items() if engine.baseline}
-    assert len(baselines) == 16
+    assert len(baselines) == 17
     for name, engine in baselines.items():
         if name not in names:
             with pytest.raises(ValueError, match=f"^{name} needs "):

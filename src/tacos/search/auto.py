@@ -19,7 +19,7 @@ from tacos.search.refine import improved
 from tacos.search.task import Task
 from tacos.search.variants import as_asked, listing_work, variants
 from tacos.search.watch import TimeIsUp
-from tacos.synth import ENGINES, obstacle
+from tacos.synth import ENGINES, concerned, obstacle
 from tacos.units import format_time
 
 if TYPE_CHECKING:
@@ -120,8 +120,9 @@ class Auto:
 
     def _ask(self, variant: Variant) -> None:
         """Make the tasks of a variant: synthesizers in all variants, known algorithms on the question as it is."""
+        known = concerned(variant.topology)
         for name, engine in ENGINES.items():
-            if variant.name and engine.baseline:
+            if name not in known or (variant.name and engine.baseline):
                 continue
             needed = obstacle(name, variant.topology, variant.collective)
             if not needed:

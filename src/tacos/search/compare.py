@@ -33,7 +33,7 @@ from tacos.schedule import uses_switches
 from tacos.search.comparison import Candidate, Comparison, Figures, Sweep
 from tacos.search.synthesis import check_engine, check_sizes, obstacles, synthesize
 from tacos.search.synthesis import engines as applicable
-from tacos.synth import ENGINES, references
+from tacos.synth import ENGINES, with_unaware
 from tacos.synth.sizes import check_fits
 from tacos.targets import bound_for, check_held, target_of, usable
 from tacos.units import format_size
@@ -106,7 +106,7 @@ def compare(
     Args:
         topology: The network.
         collective: The collective, or a list with the collective in several sizes.
-        engines: Names of engines, or one name; by default all that apply, and ``"auto"``, whose answer is the one that
+        engines: Names of engines, or one name, to which ``"nccl"`` adds ``"nccl-unaware"`` if the network has faults; by default all that apply, and ``"auto"``, whose answer is the one that
             :func:`~tacos.search.synthesis.synthesize` returns.
         beside: Other algorithms, keyed by their names in the comparison: programs, or schedules of other tools.
             They are transferred to this topology and these sizes; their synthesis time is the time of this transfer.
@@ -143,7 +143,7 @@ def compare(
     problems = [collective] if isinstance(collective, Collective) else list(collective)
     if isinstance(engines, str):
         engines = engines.split(",")
-    names = None if engines is None else list(dict.fromkeys(engines))
+    names = None if engines is None else with_unaware(dict.fromkeys(engines), topology)
     others = dict(beside or {})
     _check(topology, problems, names, others, time_limit)
     for problem in problems:
@@ -261,7 +261,8 @@ def _schedule(task: _Task, report: Progress | None) -> Schedule:
     """Return the engine's schedule, or the given algorithm on this network."""
     if task.algorithm is None:
         # What users run today uses the machine as it is, whatever the target cannot express.
-        as_it_is = task.engine == references()[0] and task.bound.in_switch_ps is not None
+        today = task.engine != _AUTO and ENGINES[task.engine].reference == 1
+        as_it_is = today and task.bound.in_switch_ps is not None
         return synthesize(
             task.topology,
             task.collective,
@@ -310,6 +311,8 @@ def _candidate(task: _Task, report: Progress | None = None) -> Candidate:
     took = time.perf_counter() - begin
     consistent = schedule.consistent
     remarks = [] if consistent else [_DIFFERENT_BITS]
+    if needed := schedule.provenance.get("needs"):
+        remarks.append(f"it needs {needed}, without which it fails")
     beyond = not target_of(task.target).switch_sums and uses_switches(schedule)
     if beyond:
         remarks.append(f"sums in switches, which the target {task.target} cannot express")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tacos._core import Schedule, to_html
 from tacos._support import frames
 from tacos.errors import InfeasibleError
-from tacos.synth import references
+from tacos.synth import ENGINES, references
 from tacos.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -149,10 +149,13 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """The engine that represents what users run today: the first of :func:`tacos.synth.references` that solved the problem."""
-        *first, last = references()
-        solved = {candidate.engine for candidate in self.solved}
-        return next((name for name in first if name in solved), last)
+        """The engine that represents what users run today: the first of :func:`tacos.synth.references` that solved the problem.
+
+        On a network with faults, it is the faster of NCCL that searched again and NCCL that does not know of the faults.
+        """
+        solved = [candidate.engine for candidate in self.solved if candidate.engine in references()]
+        rank = {name: ENGINES[name].reference for name in solved}
+        return min(solved, key=lambda name: rank[name], default=references()[-1])
 
     def speed_up(self, over: str | None = None) -> float | None:
         """Return the speed of the best candidate relative to another engine; None if that engine was not compared.
@@ -258,10 +261,23 @@ class Sweep:
 
     @property
     def reference(self) -> str:
-        """What users run today, as :attr:`Comparison.reference`, if it was compared at all sizes."""
-        *first, last = references()
+        """What users run today, as :attr:`Comparison.reference`, if it was compared at all sizes.
+
+        Where that is the faster of two engines, and each is faster at some size, it is the first of them.
+        """
         names = {one.reference for one in self.comparisons}
-        return next((name for name in first if names <= {name}), last)
+        ranks = {ENGINES[name].reference for name in names}
+        return min(names, key=references().index) if len(ranks) == 1 else references()[-1]
+
+    def speed_ups(self) -> list[float | None]:
+        """Return :meth:`Comparison.speed_up` at each size; over the faster engine where two are the reference."""
+        rank = ENGINES[self.reference].reference
+        return [
+            one.speed_up(
+                one.reference if ENGINES[one.reference].reference == rank else self.reference
+            )
+            for one in self.comparisons
+        ]
 
     def winners(self) -> list[tuple[int, int, str]]:
         """Return ranges of sizes (the first, the last) in which one engine is the fastest.
@@ -312,7 +328,7 @@ class Sweep:
             for low, high, engine in self.winners()
         ]
         words = f"The fastest: {', '.join(spans)}."
-        factors = [factor for one in self.comparisons if (factor := one.speed_up(self.reference))]
+        factors = [factor for factor in self.speed_ups() if factor]
         if not factors or max(factors) == 1:
             return words
         ratio = _times_as_fast(min(factors), max(factors), self.reference)

@@ -26,7 +26,7 @@ from tacos.search.question import Question
 from tacos.search.variants import on_whole_network
 from tacos.search.watch import TimeIsUp, Watch
 from tacos.sketch import Sketch
-from tacos.synth import ENGINES, applicable, check_options, obstacle
+from tacos.synth import ENGINES, applicable, check_options, concerned, obstacle
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.sizes import check_fits
 from tacos.targets import check_held, in_switch_bound, usable
@@ -65,7 +65,7 @@ def obstacles(topology: Network, collective: Collective) -> dict[str, str]:
     'all-reduce, not all-gather'
     """
     topology = topology_of(topology)
-    found = {name: obstacle(name, topology, collective) for name in ENGINES}
+    found = {name: obstacle(name, topology, collective) for name in concerned(topology)}
     return {name: needed for name, needed in found.items() if needed}
 
 

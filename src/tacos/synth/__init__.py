@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from tacos._core import Collective, Topology
 
-__all__ = ["ENGINES", "applicable", "check_options", "obstacle", "references"]
+__all__ = [
+    "ENGINES",
+    "applicable",
+    "check_options",
+    "concerned",
+    "obstacle",
+    "references",
+    "with_unaware",
+]
 
 _OWN: Records[Engine] = Records(
     {
@@ -34,6 +42,7 @@ _OWN: Records[Engine] = Records(
             "leaders": "leaders.ENGINE",
             "milp": "milp.ENGINE",
             "nccl": "baselines.nccl.NCCL",
+            "nccl-unaware": "baselines.nccl.unaware.NCCL_UNAWARE",
             "ring": "baselines.rings.RING",
             "bidirectional-ring": "baselines.rings.BIDIRECTIONAL_RING",
             "direct": "baselines.direct.DIRECT",
@@ -73,7 +82,18 @@ def applicable(topology: Topology, collective: Collective) -> list[str]:
     >>> applicable(topo, tacos.collective.send_recv(topo, [(0, 1, "1KB")]))
     ['balanced', 'greedy', 'nccl', 'direct']
     """
-    return [name for name, engine in ENGINES.items() if engine.applies(topology, collective)]
+    return [name for name, one in concerned(topology).items() if one.applies(topology, collective)]
+
+
+def concerned(topology: Topology) -> dict[str, Engine]:
+    """Return the engines that a network concerns: without those that do not know of faults if it has none.
+
+    >>> from tacos.topology import degrade, ring
+    >>> sorted(concerned(degrade(ring(4), 0, factor=0.5)).keys() - concerned(ring(4)).keys())
+    ['nccl-unaware']
+    """
+    healthy = topology.faults is None
+    return {name: one for name, one in ENGINES.items() if not (healthy and one.unaware)}
 
 
 def obstacle(engine: str, topology: Topology, collective: Collective) -> str:
@@ -92,10 +112,29 @@ def references() -> list[str]:
     """Return the names of the reference engines, beginning with what users run today.
 
     >>> references()
-    ['nccl', 'ring']
+    ['nccl', 'nccl-unaware', 'ring']
     """
     found = [engine for engine in ENGINES.values() if engine.reference]
     return [engine.name for engine in sorted(found, key=lambda engine: engine.reference)]
+
+
+def with_unaware(engines: Iterable[str], topology: Topology) -> list[str]:
+    """Return the names of engines, each followed by the engine that gives its answer without knowledge of the network's faults.
+
+    >>> from tacos.topology import degrade, ring
+    >>> with_unaware(["nccl", "ring"], ring(4)), with_unaware(["nccl"], degrade(ring(4), 0, factor=0.5))
+    (['nccl', 'ring'], ['nccl', 'nccl-unaware'])
+    """
+    if topology.faults is None:
+        return list(engines)
+    records = [record for record in ENGINES.values() if record.unaware]
+    return list(
+        dict.fromkeys(
+            name
+            for engine in engines
+            for name in (engine, *(one.name for one in records if one.unaware == engine))
+        )
+    )
 
 
 def check_options(engine: str, options: Iterable[str], own: Collection[str] = ()) -> None:

@@ -114,7 +114,10 @@ class Engine:
         exact: How ``"auto"`` may use it although it must be named otherwise.
         lists: Whether its schedules list every transfer, which is the least work that they take; those of other engines may store
             the transfers of one NPU and a symmetry.
-        reference: Comparisons measure against the engine with the lowest positive number that solved the problem.
+        reference: Comparisons measure against the engine with the lowest positive number that solved the problem, the fastest
+            if there are several.
+        unaware: The engine whose answer this one gives without knowledge of a network's faults. It is run wherever that engine is named,
+            and mentioned only on networks that have faults.
         nccl_names: NCCL's name of this algorithm, by collective kind.
         blind_options: The options for an unknown network.
 
@@ -139,6 +142,7 @@ class Engine:
     exact: Exact | None = None
     lists: bool = True
     reference: int = 0
+    unaware: str = ""
     nccl_names: Mapping[str, str] = field(default_factory=dict)
     blind_options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -6,7 +6,9 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from tacos import nccl
 from tacos._support.files import replacing
+from tacos.errors import TacosError
 from tacos.search.comparison import Sweep
 from tacos.synth import ENGINES, references
 from tacos.units import format_size, format_time
@@ -97,6 +99,7 @@ def remarks(result: Comparison | Sweep, *, brief: bool = False) -> list[str]:
         at = "" if len(cases) == len(comparisons) else f" at {', '.join(sizes)}"
         words.append(f"{engine} {what}{at}: {cases[0][1]}.")
     words += _slowdown(result) + _without_sums(result)
+    words += _references(result, 1 if brief else None)
     return [*words, *_left_out(result)] if brief else words
 
 
@@ -128,6 +131,37 @@ def _without_sums(result: Comparison | Sweep) -> list[str]:
     ]
 
 
+def _references(result: Comparison | Sweep, most: int | None) -> list[str]:
+    """Return what the references are on a network with faults, with their rings; all of them if `most` is None."""
+    comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
+    if not comparisons or result.topology.faults is None:
+        return []
+    compared = {one.engine: one for each in comparisons for one in each.candidates}
+    words = []
+    for engine, aware, what in (
+        ("nccl", True, "searched again"),
+        ("nccl-unaware", False, "does not know of the faults"),
+    ):
+        if engine not in compared or not 2 < result.topology.npus <= _RINGED:
+            continue
+        try:
+            found = nccl.rings(result.topology, aware=aware)
+        except (TacosError, ValueError):  # there is no ring through this network
+            continue
+        shown = "; ".join("-".join(map(str, _shortened(ring))) for ring in found[:most])
+        count = f"{len(found)} ring{'s' * (len(found) != 1)}"
+        note = compared[engine].note if compared[engine].ok else ""
+        words.append(
+            f"{engine} {what}: {count}, {'such as ' if len(found) > 1 and most else ''}{shown}."
+            + (f" {note[0].upper()}{note[1:]}." if note else "")
+        )
+    return words
+
+
+def _shortened(ring: Sequence[int]) -> list[int | str]:
+    return [*ring] if len(ring) <= _RING else [*ring[: _RING // 2], "…", *ring[-_RING // 2 :]]
+
+
 def _left_out(result: Comparison | Sweep) -> list[str]:
     """Return one sentence about everything that a brief output omits."""
     comparisons = result.comparisons if isinstance(result, Sweep) else (result,)
@@ -145,6 +179,10 @@ def _left_out(result: Comparison | Sweep) -> list[str]:
     return [f"{'; '.join(parts)} (--verbose)."] if parts else []
 
 
+_RINGED = 256
+"""Most NPUs of a network for which NCCL's rings are found again."""
+_RING = 16
+"""Most NPUs of a ring that are named."""
 _SHOWN = 6
 """Engines in a brief table, in addition to the reference (NCCL) and failures."""
 
@@ -360,12 +398,11 @@ def _sizes_table(result: Sweep, name: str) -> Table:
     ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("fastest", no_wrap=True)
-    for one in result.comparisons:
+    for one, factor in zip(result.comparisons, result.speed_ups(), strict=True):
         size = f"{one.collective.size_bytes:,}"
         if not one.solved:
             table.add_row(size, *["-"] * 6)
             continue
-        factor = one.speed_up(result.reference)
         against = f"{factor:.2f}×" if factor else "-"
         table.add_row(size, *_cells(one, one.solved[0]), against, one.solved[0].name)
     return table

@@ -220,6 +220,8 @@ def add_rings(made: Page, topology: Topology, run: int, rings: Rings | None) -> 
         if 2 < topology.npus <= _RINGED:
             try:
                 rings = {"NCCL's rings": nccl.rings(topology)}
+                if topology.faults is not None:
+                    rings["NCCL's rings, unaware of the faults"] = nccl.rings(topology, aware=False)
             except (TacosError, ValueError):  # NCCL finds no ring through this network
                 return
     for title, given in rings.items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.collective import kind_of
+from tacos.errors import InfeasibleError
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tacos._core import Collective, Schedule, Topology
+    from tacos.synth.baselines.nccl.channels import Network
     from tacos.synth.baselines.nccl.parameters import Generation
     from tacos.synth.baselines.nccl.tuner import Estimate
     from tacos.synth.moves import Moves
 
     Progress = Callable[[float], object] | None
 
-__all__ = ["NCCL", "nccl", "suited_counts"]
+__all__ = ["NCCL", "chunk_counts_on", "nccl", "solve", "suited_counts"]
 
 _SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
@@ -79,23 +81,59 @@ def nccl(
     ('ring', 200)
     """
     NCCL.check(topology, collective)
+    return solve(
+        network_of(topology),
+        collective,
+        algorithm=algorithm,
+        protocol=protocol,
+        channels=channels,
+        generation=generation,
+        progress=progress,
+    )
+
+
+def solve(
+    network: Network,
+    collective: Collective,
+    *,
+    algorithm: str | None,
+    protocol: str | None,
+    channels: int | None,
+    generation: str | Generation | None,
+    progress: Progress,
+) -> Schedule:
+    """Return NCCL's algorithm for a network, on the links that carry it out; the options are those of :func:`nccl`.
+
+    >>> import tacos
+    >>> topo = tacos.topology.dgx1()
+    >>> coll = tacos.collective.all_gather(topo, "1MB", chunks=6)
+    >>> none = dict(algorithm=None, protocol=None, channels=None, generation=None, progress=None)
+    >>> solve(network_of(topo), coll, **none).time_ps == nccl(topo, coll).time_ps
+    True
+    """
     given = generation_named(generation)
-    network = network_of(topology)
     groups = [Group(network, part, given) for part in collective.parts]
     found = [choose(group, algorithm, protocol, channels) for group in groups]
     close = in_doubt(found[0]) if len(found) == 1 and algorithm is protocol is None else []
     if len(close) > 1:
-        tried = [
-            nccl(
-                topology,
-                collective,
-                algorithm=one,
-                channels=channels,
-                generation=generation,
-                progress=progress,
-            )
-            for one in sorted(close, key=lambda one: one != found[0].algorithm)
-        ]
+        tried, failure = [], None
+        for one in sorted(close, key=lambda one: one != found[0].algorithm):
+            try:
+                tried.append(
+                    solve(
+                        network,
+                        collective,
+                        algorithm=one,
+                        protocol=None,
+                        channels=channels,
+                        generation=generation,
+                        progress=progress,
+                    )
+                )
+            except InfeasibleError as error:  # it would use a link that is dead
+                failure = error
+        if failure is not None and not tried:
+            raise failure
         fastest = min(tried, key=lambda one: one.time_ps)
         facts = {"estimate_s": found[0].time_s, "in_doubt": close}
         protocol = fastest.provenance["protocol"]
@@ -123,7 +161,7 @@ def nccl(
     if all(one.algorithm in _SWITCHED for one in found):
         chosen = [(group, one.algorithm) for group, one in zip(groups, found, strict=True)]
         schedule = through_switches(
-            topology, resolved, chosen, channels, provenance=facts, progress=progress
+            network, resolved, chosen, channels, provenance=facts, progress=progress
         )
         return schedule.with_facts(protocol=slowest.protocol)
     if all(part.kind == "reduce" for part in resolved.parts):
@@ -133,12 +171,12 @@ def nccl(
             for group, part in zip(groups, resolved.reversed().parts, strict=True)
         ]
         schedule = to_schedule(
-            topology.reversed(),
+            network.executed.reversed(),
             resolved.reversed(),
             spread,
             provenance=facts,
             progress=progress,
-            links=lambda a, b: network.route(b, a)[::-1],
+            links=lambda a, b: network.laid(network.route(b, a))[::-1],
         )
         schedule = schedule.reverse(progress).with_provenance(facts)
         return schedule.with_facts(protocol=slowest.protocol)
@@ -146,12 +184,12 @@ def nccl(
     # Direct sends take the shortest routes, which may cross a box to the NIC of the destination's rail.
     alone = all(one.algorithm != "direct" for one in found)
     schedule = to_schedule(
-        topology,
+        network.executed,
         resolved,
         moves,
         provenance=facts,
         progress=progress,
-        links=network.route if alone else None,
+        links=(lambda a, b: network.laid(network.route(a, b))) if alone else network.sends(),
     )
     return schedule.with_facts(protocol=slowest.protocol)
 
@@ -220,12 +258,13 @@ def _obstacle(_topology: Topology, collective: Collective) -> str:
     return ""
 
 
-def _chunk_counts(
+def chunk_counts_on(
     topology: Topology,
     collective: Collective,
     counts: tuple[int, ...],
     _memory: dict[str, Any],
 ) -> tuple[int, ...]:
+    """Return numbers of chunks to search on a network, as an engine's record does."""
     applies = not _obstacle(topology, collective)
     return suited_counts(topology, collective, counts) if applies else counts
 
@@ -235,6 +274,6 @@ NCCL = Engine(
     solve=nccl,
     baseline=True,
     obstacle=_obstacle,
-    chunk_counts=_chunk_counts,
+    chunk_counts=chunk_counts_on,
     reference=1,
 )

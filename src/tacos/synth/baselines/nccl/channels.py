@@ -33,7 +33,7 @@ from tacos.synth.baselines.nccl.order import LARGEST_SEARCH, search_order
 from tacos.synth.baselines.ring_order import ring_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -70,6 +70,7 @@ class Network:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self.executed = topology
         self.label = box_labels(topology)
         self.known: dict[tuple[int, int], tuple[int, ...]] = {}
         self.near: dict[tuple[int, int], bool] = {}
@@ -102,6 +103,22 @@ class Network:
                 # The order matters: another thread may read while this one writes.
                 self.near[a, b] = inside and not relayed
                 self.known[a, b] = path
+
+    def laid(self, links: tuple[int, ...], kind: str = "path") -> tuple[int, ...]:  # noqa: ARG002
+        """Return the links of `executed`, the network that carries out the schedule, on which a route lies."""
+        return links
+
+    def marks(self, links: list[int]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return what tells links from others that are alike to NCCL, so that the numbers of nodes need not."""
+        return ()
+
+    def marks_at(self, nodes: Chain) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the marks of all links of some nodes."""
+        return ()
+
+    def sends(self) -> Callable[[int, int], tuple[int, ...]] | None:
+        """Return what gives the links of a direct send; None for the default routes of `executed`."""
+        return None
 
     def direct(self, a: int, b: int) -> bool:
         """Return whether the route from a to b stays in their box and passes no other NPU."""
@@ -358,12 +375,16 @@ def _ordered(network: Network, layout: Layout) -> Layout:
     for box, nics, uplinks in reversed(rows):
         rank = {npu: i for i, npu in enumerate(box)}
         behind = {
-            npu: (place.get(node, len(place)), sorted(at[node]), Bps)
+            npu: (place.get(node, len(place)), [*sorted(at[node]), *network.marks_at((node,))], Bps)
             for nic, (node, Bps) in zip(nics, uplinks, strict=True)
             for npu in nic
         }
-        alike = sorted(box, key=lambda npu: (behind[npu][0] if npu in behind else -1, rank[npu]))
-        kind = {npu: (Bps, *speeds) for npu, (_, speeds, Bps) in behind.items()}
+        mark = {npu: network.marks_at((npu,)) for npu in box}
+        alike = sorted(
+            box,
+            key=lambda npu: (behind[npu][0] if npu in behind else -1, mark[npu], rank[npu]),
+        )
+        kind = {npu: (Bps, *speeds, *mark[npu]) for npu, (_, speeds, Bps) in behind.items()}
         order = search_order(network, tuple(alike), room, kind)
         turn = {npu: i for i, npu in enumerate(order)}
         rows_of_nics = sorted(
@@ -386,7 +407,12 @@ def _kind(network: Network, box: Chain, nic_Bps: list[int]) -> tuple[Any, ...]:
     inside = (network.label[topology.link_src] == home) & (network.label[topology.link_dst] == home)
     exact = [np.sort(-np.array(nic_Bps)), np.sort(-topology.link_bandwidth_Bps[inside])]
     rough = [np.rint(-5 * np.log2(-Bps)).tolist() for Bps in exact]
-    return len(box), rough, [Bps.tolist() for Bps in exact]
+    return (
+        len(box),
+        rough,
+        [Bps.tolist() for Bps in exact],
+        [-mark for mark in network.marks_at(box)],
+    )
 
 
 def _choices(layout: Layout) -> list[tuple[float, Layout]]:

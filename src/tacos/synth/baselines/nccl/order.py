@@ -60,7 +60,11 @@ def search_order(
             links = list(network.route(a, b))
             hop = i, box.index(b)
             rooms[hop] = (min(room[link] for link in links),)
-            exact[hop] = -int(speed[links].min()), int(latency[links].sum())
+            exact[hop] = (
+                -int(speed[links].min()),
+                int(latency[links].sum()),
+                *network.marks(links),
+            )
     kinds = [(nics or {}).get(npu, ()) for npu in box]
     ranked = sorted(set(kinds), reverse=True)
     color = np.array([ranked.index(kind) for kind in kinds])

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Collective, CollectivePart, Schedule, Topology
+    from tacos._core import Collective, CollectivePart, Schedule
+    from tacos.synth.baselines.nccl.channels import Network
     from tacos.synth.baselines.nccl.group import Group
     from tacos.synth.moves import BlockTrees, Ints
 
@@ -160,7 +161,7 @@ class _Transfers:
 
 
 def through_switches(
-    topology: Topology,
+    network: Network,
     collective: Collective,
     chosen: list[tuple[Group, str]],
     most: int | None,
@@ -175,7 +176,7 @@ def through_switches(
     the members; sums of boxes are joined by double binary trees or by a switch of the network.
 
     Args:
-        topology, collective: The problem, with its number of chunks chosen.
+        network, collective: The problem, with its number of chunks chosen.
         chosen: For each part, its group, and the algorithm: ``"nvls"``, ``"nvls-tree"`` or ``"collnet"``.
         most: Largest number of rails or switches to use.
         provenance: Stored in the schedule.
@@ -186,8 +187,9 @@ def through_switches(
     >>> from tacos.synth.baselines.nccl.group import Group
     >>> topo = tacos.topology.dgx_h100()
     >>> coll = tacos.collective.all_reduce(topo, "1MB", chunks=1)
-    >>> chosen = [(Group(Network(topo), coll.parts[0]), "nvls")]
-    >>> through_switches(topo, coll, chosen, None, provenance={}).transfers  # a sum and a copy per block
+    >>> network = Network(topo)
+    >>> chosen = [(Group(network, coll.parts[0]), "nvls")]
+    >>> through_switches(network, coll, chosen, None, provenance={}).transfers  # a sum and a copy per block
     16
     """
     table: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -217,7 +219,9 @@ def through_switches(
     return retime(
         collective,
         routes(
-            topology, links=[list(links) for _, links in table], kinds=[kind for kind, _ in table]
+            network.executed,
+            links=[list(network.laid(links, kind)) for kind, links in table],
+            kinds=[kind for kind, _ in table],
         ),
         route=route_of[turn],
         chunk=chunk[turn],
