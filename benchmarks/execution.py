@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import tacos
+from benchmarks.simulate import memory
 from tacos import topology as tp
 from tacos.errors import FormatError
 from tacos.execution import execution
@@ -72,6 +73,55 @@ SPECS = (
 )
 
 
+def sharing():
+    """Yield schedules whose messages share links, of growing size: regular, through one switch, and irregular."""
+    for boxes in (16, 32, 64, 128, 256):
+        network = tp.dgx_h100(boxes, nvls=False)
+        yield (
+            f"dgx-h100:{boxes}",
+            tacos.collective.all_to_all(network, "64MB", chunks=1),
+            network,
+            "direct",
+        )
+    for npus in (256, 512, 1024):
+        network = tp.switch(npus)
+        yield (
+            f"switch:{npus}",
+            tacos.collective.all_gather(network, "64MB", chunks=1),
+            network,
+            "symmetric",
+        )
+    for boxes in (8, 16, 32):
+        network = tp.dgx_h100(boxes, nvls=False)
+        yield (
+            f"dgx-h100:{boxes}",
+            tacos.collective.all_reduce(network, "64MB", chunks=4),
+            network,
+            "greedy",
+        )
+
+
+def speed(most):
+    """Print by size how long executions take, in seconds of one core, and what they add to the process at its peak."""
+    columns = ("transfers", "runs", "s", "ns each", "bytes each", "of schedule")
+    print(
+        f"{'network':14}{'collective':12}{'engine':12}" + "".join(f"{one:>12}" for one in columns)
+    )
+    for name, collective, network, engine in sharing():
+        schedule = tacos.synthesize(
+            network, collective, engine=engine, target="schedule", verify=False
+        )
+        if schedule.transfers > most:
+            continue
+        Path("/proc/self/clear_refs").write_text("5")
+        before, begin = memory("VmRSS"), time.process_time()
+        found = execution(schedule)
+        took, grown = time.process_time() - begin, memory("VmHWM") - before
+        count = schedule.transfers
+        print(f"{name:14}{collective.parts[0].kind:12}{engine:12}{count:12,}{found.runs:12}{took:12.2f}"
+              f"{took / count * 1e9:12.0f}{grown / count:12.0f}{found.time_ps() / schedule.time_ps:12.3f}", flush=True)  # fmt: skip
+
+
 def exported(schedule, topology, size):
     """Return the times of the schedule's MSCCL file on first-come and on shared links, and what limits them.
 
@@ -107,7 +157,12 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--target", help="passed to synthesize")
+    parser.add_argument("--speed", type=int, nargs="?", const=10**7, metavar="TRANSFERS",
+                        help="print how long executions of at most so many transfers take where links are shared")  # fmt: skip
     options = parser.parse_args()
+    if options.speed is not None:
+        speed(options.speed)
+        return
     print(
         f"{'network':26}{'collective':12}{'size':>6} {'engine':18}{'transfers':>10}{'schedule us':>13}{'of bound':>9}"
         f"{'order':>7}{'fcfs':>7}{'shared':>7}{'bound/':>8}{'synth':>8}  limited by"
@@ -127,8 +182,7 @@ def main():
                 row = f"{name:26}{kind:12}{size:>6} {engine:18}{schedule.transfers:10,}"
                 row += f"{schedule.time_s * US:13.2f}{100 * (schedule.efficiency or 0):8.1f}%"
                 if times is None:
-                    found = execution(schedule)
-                    lowered = f"lowered {found.time_ps() / schedule.time_ps:.3f}" if found else ""
+                    lowered = f"lowered {execution(schedule).time_ps() / schedule.time_ps:.3f}"
                     print(f"{row}{'':29}{took:7.1f}s  {problem} {lowered}", flush=True)
                     ratios.append((topology.switches > 0, None))
                     continue

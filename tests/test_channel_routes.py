@@ -44,8 +44,6 @@ def test_programs_use_all_rails(kind):
     wanted = getattr(tacos.collective, kind)(topo, "64MB")
     schedule = tacos.synthesize(topo, wanted)
     run, exported = execution(schedule), execution(schedule, target="msccl")
-    assert run
-    assert exported
     assert run.time_ps() <= 1.02e12 * tacos.bound(topo, wanted).time_s
     assert exported.shared_ps <= 1.05e12 * schedule.time_s
 

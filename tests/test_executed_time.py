@@ -9,6 +9,7 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos.errors import WorkIsUp
 from tacos.execution import execution, for_target
 
 
@@ -23,6 +24,22 @@ def test_an_answer_has_its_executed_time(shared):
     assert shared.executed_ps == execution(shared).time_ps()
     assert shared.executed_s == shared.executed_ps * 1e-12
     assert shared.target is None
+
+
+@pytest.mark.parametrize(
+    "npus", [3, 60, 600, pytest.param(1200, marks=pytest.mark.slow)], ids="{} NPUs".format
+)
+def test_answers_of_every_size_have_it(npus):
+    """Each port sends a block of 1 MB at 1 GB/s to every other NPU: npus - 1 ms in any order, one by one or all at once.
+
+    600 NPUs exchange 359,400 blocks, more than are tried with several windows.
+    """
+    topology = tp.switch(npus, bandwidth="1GB/s", latency="0ns")
+    blocks = co.all_to_all(topology, npus * 10**6, chunks=1)
+    found = tacos.synthesize(topology, blocks, engine="direct", verify=False)
+    assert found.transfers == npus * (npus - 1)
+    assert found.executed_ps == (npus - 1) * 10**9
+    assert execution(found).runs >= 2
 
 
 @pytest.mark.parametrize("target", ["schedule", "tcp", "nccl", "msccl", "mscclpp"])
@@ -57,6 +74,19 @@ def test_the_time_is_computed_once(shared, monkeypatch):
     assert len(runs) == 1
 
 
+def test_an_answer_is_executed_even_if_the_work_of_its_search_did_not_suffice(monkeypatch):
+    """No task gets to executions, so the schedule that is fastest by its own time is executed at the end."""
+
+    def too_dear(self, fresh, to_beat_ps, meter):
+        raise WorkIsUp
+
+    topology = tp.fat_tree(2, 2)
+    collective = co.all_to_all(topology, "4MB", chunks=1)
+    monkeypatch.setattr("tacos.search.task.Task._execute", too_dear)
+    found = tacos.synthesize(topology, collective, effort="fast")
+    assert found.executed_ps == execution(found).time_ps()
+
+
 def test_other_transfers_have_another_time(shared):
     known = shared.with_executed(1, "tcp")
     assert known.expand().executed_ps == 1
@@ -75,6 +105,19 @@ def test_other_transfers_have_another_time(shared):
 def test_pickles_keep_it(shared):
     back = pickle.loads(pickle.dumps(shared.with_executed(5, "nccl")))
     assert (back.executed_ps, back.target) == (5, "nccl")
+
+
+def test_files_keep_it(shared, tmp_path):
+    tacos.save(
+        shared.with_executed(5, "tcp").with_provenance({"executed_s": 7.0}), tmp_path / "a.tacos"
+    )
+    back = tacos.load(tmp_path / "a.tacos")
+    assert (back.executed_ps, back.executed_s, back.target) == (5, 5e-12, "tcp")
+
+
+def test_refined_schedules_have_their_own(shared):
+    refined = tacos.refine(shared.with_executed(1, None), hops=10_000)
+    assert refined == shared or refined.executed_s == execution(refined).time_ps() * 1e-12
 
 
 def test_another_target_has_another_time(shared):

@@ -79,16 +79,16 @@ void bind_run_program(nb::module_& m) {
         "Simulate a program thread by thread; see tacos.simulate.");
   m.def(
       "lower_paced",
-      [](const Schedule& schedule, bool in_place, std::optional<Time> limit,
+      [](const Schedule& schedule, bool in_place, bool timed, std::optional<Time> limit,
          const nb::object& progress) {
         const auto report = progress_to(progress);
         const nb::gil_scoped_release release;
-        auto paced = lower_paced(schedule, in_place, report,
+        auto paced = lower_paced(schedule, in_place, timed, report,
                                  limit.value_or(std::numeric_limits<Time>::max()));
         return std::tuple(std::make_shared<Program>(std::move(paced.program)), paced.window,
                           paced.dependencies, paced.shared, paced.runs);
       },
-      "schedule"_a, nb::kw_only(), "in_place"_a = false, "limit"_a = nb::none(),
+      "schedule"_a, nb::kw_only(), "in_place"_a = false, "timed"_a = false, "limit"_a = nb::none(),
       "progress"_a = nb::none(),
       "The program of a schedule with the window that runs fastest, that window, the program's "
       "times "

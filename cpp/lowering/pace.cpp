@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "lowering/lower.hpp"
@@ -12,13 +13,13 @@ namespace tacos {
 
 namespace {
 
-constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8};
+constexpr std::int32_t kWindows[] = {1, 0, 2, 3, 8}, kShared[] = {0};
 constexpr double kNoLoss = 0.002;
 // Windows after the first kTelling gain less than the factor kHope (measured).
 constexpr std::size_t kTelling = 2;
 constexpr double kHope = 1.1;
-// Transfers up to which all windows are tried (about a second), and those up to which the first two are.
-constexpr std::int64_t kMostForAll = 30'000, kMostForTwo = 300'000;
+constexpr std::int64_t kMostForAll =
+    30'000;  // transfers up to which all windows are tried: about a second
 
 // Whether messages of several connections cross one link.
 bool shares_links(const Schedule& schedule) {
@@ -49,10 +50,11 @@ class Runs {
   // Returns both times; nullopt if one of them is not below `limit`, which missed() then returns. The rule that was slower
   // for the last program is run first.
   std::optional<std::pair<Time, Time>> below(Time limit, const Program& program) {
-    const Time first = run(program, shared_first_);
+    const simulation::ProgramRuns runs(program, bytes_, schedule_.shared_topology(), {}, progress_);
+    const Time first = run(runs, shared_first_);
     missed_ = first;
     if (first >= limit) return std::nullopt;
-    const Time second = run(program, !shared_first_);
+    const Time second = run(runs, !shared_first_);
     missed_ = second;
     std::pair times(first, second);
     if (shared_first_) std::swap(times.first, times.second);
@@ -64,13 +66,10 @@ class Runs {
   std::int32_t count() const { return count_; }
 
  private:
-  Time run(const Program& program, bool shared) {
+  Time run(const simulation::ProgramRuns& runs, bool shared) {
     ++count_;
-    simulation::ProgramOptions options;
-    options.record = false;
-    options.timing = shared ? simulation::Timing::shared : simulation::Timing::first_come;
-    const auto result =
-        simulation::run_program(program, bytes_, schedule_.shared_topology(), options, progress_);
+    const auto rule = shared ? simulation::Timing::shared : simulation::Timing::first_come;
+    const auto result = runs.run(rule, false, 0, progress_);
     return *std::max_element(result.finish.begin(), result.finish.end());
   }
 
@@ -84,30 +83,33 @@ class Runs {
 
 }  // namespace
 
-Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress, Time limit) {
+Paced lower_paced(const Schedule& schedule, bool in_place, bool timed, const Progress& progress,
+                  Time limit) {
   const std::optional<Schedule> expanded =
       schedule.symmetry() ? std::optional(schedule.expand()) : std::nullopt;
   const Schedule& whole = expanded ? *expanded : schedule;
   const auto lowered = [&](std::int32_t window) {
     return lower(whole, {.in_place = in_place, .window = window}, progress);
   };
-  if (whole.transfers() > kMostForTwo) return {lowered(0)};
-  if (!shares_links(whole)) return {lowered(0)};
+  const bool shares = shares_links(whole);
+  if (!shares && !timed) return {lowered(0)};
   const auto enough = static_cast<Time>((1 + kNoLoss) * static_cast<double>(whole.time()));
   Runs runs(whole, progress);
   const auto hopeless = static_cast<double>(limit) * kHope;
   std::optional<Paced> best, last;
   Time fastest = limit, least = std::numeric_limits<Time>::max();
-  const auto tried = whole.transfers() > kMostForAll ? kTelling : std::size(kWindows);
-  for (std::size_t i = 0; i < tried && (!best || fastest > enough); ++i) {
+  std::span<const std::int32_t> windows(kWindows);
+  if (whole.transfers() > kMostForAll) windows = windows.first(kTelling);
+  if (!shares) windows = kShared;
+  for (std::size_t i = 0; i < windows.size() && (!best || fastest > enough); ++i) {
     if (i >= kTelling && !best && static_cast<double>(least) > hopeless) break;
-    Program program = lowered(kWindows[i]);
+    Program program = lowered(windows[i]);
     if (const auto times = runs.below(fastest, program)) {
       fastest = std::max(times->first, times->second);
-      best.emplace(Paced{std::move(program), kWindows[i], times->first, times->second});
+      best.emplace(Paced{std::move(program), windows[i], times->first, times->second});
     } else if (runs.missed() < least) {
       least = runs.missed();
-      last.emplace(Paced{std::move(program), kWindows[i], least, least});
+      last.emplace(Paced{std::move(program), windows[i], least, least});
     }
   }
   Paced& found = best ? *best : *last;

@@ -9,7 +9,7 @@
 // A caller that only looks for programs below a limit need not know by how much others miss it. So a program is not simulated
 // under the second rule if the first is not below the limit, and most windows are skipped if the first two miss it by far.
 //
-// If no two connections share a link, the window does not matter, and nothing is simulated.
+// If no two connections share a link, the window does not matter, and the program is simulated only for its times.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,15 @@ namespace tacos {
 struct Paced {
   Program program;
   std::int32_t window = 0;
-  // How long the program takes with links that serve first come, first served, and with shared links; -1 if it was
-  // not run: no links are shared, or there are too many transfers. If no window is below the limit, both are the
-  // least time that was found to miss it.
+  // How long the program takes with links that serve first come, first served, and with shared links; -1 if the window
+  // did not depend on it and nobody asked. If no window is below the limit, both are the least time that was found to
+  // miss it.
   Time dependencies = -1, shared = -1;
   std::int32_t runs = 0;  // number of simulations that this took
 };
 
-Paced lower_paced(const Schedule& schedule, bool in_place, const Progress& progress,
+// `timed` asks for the times.
+Paced lower_paced(const Schedule& schedule, bool in_place, bool timed, const Progress& progress,
                   Time limit = std::numeric_limits<Time>::max());
 
 }  // namespace tacos

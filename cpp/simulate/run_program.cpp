@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
+#include <memory>
 #include <numeric>
-#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -33,43 +33,110 @@ std::vector<StepId> walk_order(const Program& program) {
   }
 }
 
+}  // namespace
+
+// Lists of steps, one for each step.
+struct StepLists {
+  // `predecessors(step, visit)` calls visit(before) for each step in whose list `step` is.
+  template <typename Predecessors>
+  StepLists(std::size_t steps, const Predecessors& predecessors) : begin(steps + 2, 0) {
+    for (std::size_t step = 0; step < steps; ++step) {
+      predecessors(step, [&](std::size_t before) { ++begin[before + 2]; });
+    }
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    next.resize(at(begin.back()));
+    for (std::size_t step = 0; step < steps; ++step) {
+      predecessors(step, [&](std::size_t before) {
+        next[at(begin[before + 1]++)] = static_cast<StepId>(step);
+      });
+    }
+  }
+  std::span<const StepId> of(StepId step) const {
+    return std::span(next).subspan(at(begin[at(step)]), at(begin[at(step) + 1] - begin[at(step)]));
+  }
+
+  std::vector<std::int64_t> begin;
+  std::vector<StepId> next;
+};
+
+struct ProgramRuns::Steps {
+  Steps(const Program& of, std::span<const std::int64_t> chunk_bytes,
+        std::shared_ptr<const Topology> on, const ProgramOptions& options, const Progress& progress)
+      : program(of),
+        s(of.spec()),
+        order(walk_order(of)),
+        bytes(step_bytes(of, chunk_bytes, order)),
+        paths(of, std::move(on), options, progress),
+        topology(paths.routes->topology()),
+        waits(at(of.steps()), 0),
+        item_of(at(of.steps()), kNone),
+        first(at(of.steps()), 0),
+        rank(at(of.steps())),
+        after(at(of.steps()),
+              [&](std::size_t step, const auto& visit) {
+                for (auto d = s.dep_begin[step]; d < s.dep_begin[step + 1]; ++d)
+                  visit(at(s.dep[at(d)]));
+              }),
+        receivers(at(of.steps()), [&](std::size_t step, const auto& visit) {
+          if (s.comes_from[step] >= 0) visit(at(s.comes_from[step]));
+        }) {
+    for (const StepId step : order) {
+      if (sends_message(program.op(step))) step_of.push_back(step);
+    }
+    order = {};
+    if (!options.position.empty()) {
+      std::sort(step_of.begin(), step_of.end());
+      std::stable_sort(step_of.begin(), step_of.end(), [&](StepId a, StepId b) {
+        return options.position[at(a)] < options.position[at(b)];
+      });
+    }
+    for (Item item = 0; item < step_of.size(); ++item) item_of[at(step_of[item])] = item;
+    for (ThreadId t = 0; t < program.threads(); ++t) {
+      const auto begin = s.thread_begin[at(t)], end = s.thread_begin[at(t) + 1];
+      if (begin < end) first[at(begin)] = 1;
+      for (auto i = begin; i < end; ++i) rank[at(i)] = s.thread_rank[at(t)];
+    }
+    for (std::size_t step = 0; step < waits.size(); ++step) {
+      const StepOp op = program.op(static_cast<StepId>(step));
+      waits[step] = (first[step] != 0 ? 0 : 1) +
+                    static_cast<std::int32_t>(s.dep_begin[step + 1] - s.dep_begin[step]) +
+                    (receives(op) || op == StepOp::wait ? 1 : 0);
+    }
+  }
+
+  const Program& program;
+  const ProgramSpec& s;
+  std::vector<StepId> order;              // in which the steps can run, while it is needed
+  const std::vector<std::int64_t> bytes;  // per step
+  const MessageRoutes paths;
+  const Topology& topology;
+  std::vector<StepId> step_of;      // per message, by position
+  std::vector<std::int32_t> waits;  // per step: what it waits for
+  std::vector<Item> item_of;        // per step
+  std::vector<std::uint8_t> first;  // per step: whether a thread begins with it
+  std::vector<NodeId> rank;         // per step
+  const StepLists after, receivers;
+};
+
+namespace {
+
+using Steps = ProgramRuns::Steps;
+
 // Computes when steps are complete and messages may leave; the users of both event loops derive from it.
 class StepProgress {
  public:
-  StepProgress(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
-               std::vector<StepId> messages, bool record)
-      : program_(program),
-        s_(program.spec()),
-        paths_(paths),
-        topology_(paths.routes->topology()),
-        bytes_(std::move(bytes)),
-        step_of_(std::move(messages)),
+  StepProgress(const Steps& steps, bool record)
+      : steps_(steps),
+        program_(steps.program),
+        paths_(steps.paths),
+        topology_(steps.topology),
+        bytes_(steps.bytes),
+        step_of_(steps.step_of),
         record_(record),
-        waits_(at(program.steps()), 0),
-        ready_(at(program.steps()), 0),
-        item_of_(at(program.steps()), kNone),
-        first_(at(program.steps()), 0),
-        rank_(at(program.steps())),
+        waits_(steps.waits),
+        ready_(steps.waits.size(), 0),
         at_(step_of_.size(), 0) {
-    for (Item item = 0; item < step_of_.size(); ++item) item_of_[at(step_of_[item])] = item;
-    for (ThreadId t = 0; t < program.threads(); ++t) {
-      const auto begin = s_.thread_begin[at(t)], end = s_.thread_begin[at(t) + 1];
-      if (begin < end) first_[at(begin)] = 1;
-      for (auto i = begin; i < end; ++i) rank_[at(i)] = s_.thread_rank[at(t)];
-    }
-    list(after_begin_, after_, [&](std::size_t step, const auto& visit) {
-      for (auto d = s_.dep_begin[step]; d < s_.dep_begin[step + 1]; ++d) visit(at(s_.dep[at(d)]));
-    });
-    list(receiver_begin_, receivers_, [&](std::size_t step, const auto& visit) {
-      if (s_.comes_from[step] >= 0) visit(at(s_.comes_from[step]));
-    });
-    for (std::size_t step = 0; step < waits_.size(); ++step) {
-      const StepOp op = program.op(static_cast<StepId>(step));
-      waits_[step] = (first_[step] != 0 ? 0 : 1) +
-                     static_cast<std::int32_t>(s_.dep_begin[step + 1] - s_.dep_begin[step]) +
-                     (receives(op) || op == StepOp::wait ? 1 : 0);
-    }
-    result_ = {topology_, program.ranks()};
+    result_ = {topology_, program_.ranks()};
   }
 
   Result take_result() { return std::move(result_); }
@@ -115,9 +182,7 @@ class StepProgress {
       result_.add_arrival(paths_.routes->destinations(route(item))[0], now, bytes_[at(step)], step);
     }
     if (pulls(op)) done_.emplace_back(step, now + reduce_time(step));
-    for (auto r = receiver_begin_[at(step)]; r < receiver_begin_[at(step) + 1]; ++r) {
-      meet(receivers_[at(r)], now, emit);
-    }
+    for (const StepId receiver : steps_.receivers.of(step)) meet(receiver, now, emit);
     settle(emit);
   }
   void use(Item item, const Window& window, Time begin, Time end) {
@@ -127,30 +192,14 @@ class StepProgress {
   }
   bool blocking() const { return topology_.spec().link_model == LinkModel::blocking; }
 
+  const Steps& steps_;
   const Program& program_;
-  const ProgramSpec& s_;
   const MessageRoutes& paths_;
   const Topology& topology_;
-  const std::vector<std::int64_t> bytes_;  // per step
-  const std::vector<StepId> step_of_;      // per message, by position
+  const std::vector<std::int64_t>& bytes_;  // per step
+  const std::vector<StepId>& step_of_;      // per message, by position
 
  private:
-  template <typename Predecessors>
-  void list(std::vector<std::int64_t>& begin, std::vector<StepId>& next,
-            const Predecessors& predecessors) const {
-    const auto steps = at(program_.steps());
-    begin.assign(steps + 2, 0);
-    for (std::size_t step = 0; step < steps; ++step) {
-      predecessors(step, [&](std::size_t before) { ++begin[before + 2]; });
-    }
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    next.resize(at(begin.back()));
-    for (std::size_t step = 0; step < steps; ++step) {
-      predecessors(step, [&](std::size_t before) {
-        next[at(begin[before + 1]++)] = static_cast<StepId>(step);
-      });
-    }
-  }
   Time reduce_time(StepId step) const {
     const auto rate = topology_.spec().reduce_bandwidth_Bps;
     if (rate == 0 || !reduces(program_.op(step))) return 0;
@@ -164,7 +213,7 @@ class StepProgress {
   // It is known that the step can start at ready_.
   template <typename Emit>
   void run(StepId step, Emit&& emit) {
-    const Item item = item_of_[at(step)];
+    const Item item = steps_.item_of[at(step)];
     const bool first = !pulls(program_.op(step));  // whether it sums before it sends
     const Time time = ready_[at(step)] + (first ? reduce_time(step) : 0);
     if (item == kNone) {
@@ -181,23 +230,17 @@ class StepProgress {
       const auto [step, time] = done_.back();
       done_.pop_back();
       ++completed_;
-      auto& finish = result_.finish[at(rank_[at(step)])];
+      auto& finish = result_.finish[at(steps_.rank[at(step)])];
       finish = std::max(finish, time);
-      if (at(step) + 1 < first_.size() && first_[at(step) + 1] == 0) meet(step + 1, time, emit);
-      for (auto a = after_begin_[at(step)]; a < after_begin_[at(step) + 1]; ++a) {
-        meet(after_[at(a)], time, emit);
-      }
+      const auto& first = steps_.first;
+      if (at(step) + 1 < first.size() && first[at(step) + 1] == 0) meet(step + 1, time, emit);
+      for (const StepId next : steps_.after.of(step)) meet(next, time, emit);
     }
   }
 
   const bool record_;
   std::vector<std::int32_t> waits_;
   std::vector<Time> ready_;
-  std::vector<Item> item_of_;        // per step
-  std::vector<std::uint8_t> first_;  // per step: whether a thread begins with it
-  std::vector<NodeId> rank_;         // per step
-  std::vector<std::int64_t> after_begin_, receiver_begin_;
-  std::vector<StepId> after_, receivers_;
   std::vector<std::pair<StepId, Time>> done_;
   std::size_t completed_ = 0;
 
@@ -209,10 +252,8 @@ class StepProgress {
 // For service.hpp: links serve one message at a time.
 class ServedSteps : public StepProgress {
  public:
-  ServedSteps(const Program& program, const MessageRoutes& paths, std::vector<std::int64_t> bytes,
-              std::vector<StepId> messages, bool record, bool in_order)
-      : StepProgress(program, paths, std::move(bytes), std::move(messages), record),
-        in_order_(in_order) {
+  ServedSteps(const Steps& steps, bool record, bool in_order)
+      : StepProgress(steps, record), in_order_(in_order) {
     first_leg_.reserve(step_of_.size());
     for (Item item = 0; item < step_of_.size(); ++item) {
       first_leg_.push_back(waits_.size());
@@ -340,61 +381,62 @@ class SharedSteps : public StepProgress {
 
 }  // namespace
 
-Result run_program(const Program& program, std::span<const std::int64_t> chunk_bytes,
-                   std::shared_ptr<const Topology> topology, const ProgramOptions& options,
-                   const Progress& progress) {
+ProgramRuns::ProgramRuns(const Program& program, std::span<const std::int64_t> chunk_bytes,
+                         std::shared_ptr<const Topology> topology, const ProgramOptions& options,
+                         const Progress& progress) {
   if (topology->npus() != program.ranks()) {
     invalid("the topology has " + std::to_string(topology->npus()) + " NPUs, the program " +
             std::to_string(program.ranks()) + " ranks");
-  }
-  if (options.timing == Timing::schedule) {
-    invalid(
-        "timing is \"schedule\", but a program has no starts; use dependencies, order or "
-        "shared");
   }
   if (!options.position.empty() && options.position.size() != at(program.steps())) {
     invalid("order has " + std::to_string(options.position.size()) + " entries for " +
             std::to_string(program.steps()) + " steps");
   }
-  progress.reserve(static_cast<double>(program.steps()) * work::kTransfer);
-  const auto order = walk_order(program);
-  auto bytes = step_bytes(program, chunk_bytes, order);
-  std::vector<StepId> messages;
-  for (const StepId step : order) {
-    if (sends_message(program.op(step))) messages.push_back(step);
+  steps_ =
+      std::make_unique<const Steps>(program, chunk_bytes, std::move(topology), options, progress);
+}
+
+ProgramRuns::~ProgramRuns() = default;
+
+Result ProgramRuns::run(Timing timing, bool record, std::int32_t limit,
+                        const Progress& progress) const {
+  if (timing == Timing::schedule) {
+    invalid(
+        "timing is \"schedule\", but a program has no starts; use dependencies, order or "
+        "shared");
   }
-  if (!options.position.empty()) {
-    std::sort(messages.begin(), messages.end());
-    std::stable_sort(messages.begin(), messages.end(), [&](StepId a, StepId b) {
-      return options.position[at(a)] < options.position[at(b)];
-    });
-  }
-  const Progress finding = part_of(progress, 0, 0.1), running = part_of(progress, 0.1, 1);
-  const MessageRoutes paths(program, std::move(topology), options, finding);
+  progress.reserve(static_cast<double>(steps_->program.steps()) * work::kTransfer);
   const auto finished = [&](auto& steps) {
-    if (steps.completed() < at(program.steps())) {
-      throw InfeasibleError(program.describe(steps.stuck()) +
+    if (steps.completed() < at(steps_->program.steps())) {
+      throw InfeasibleError(steps_->program.describe(steps.stuck()) +
                             " can never start: what it waits for never comes");
     }
     auto result = steps.take_result();
     sort_intervals(result);
     return result;
   };
-  const auto count = messages.size();
-  if (options.timing == Timing::shared) {
-    std::vector<RouteId> connections(at(paths.routes->count()));
+  const auto& routes = *steps_->paths.routes;
+  const auto count = steps_->step_of.size();
+  if (timing == Timing::shared) {
+    std::vector<RouteId> connections(at(routes.count()));
     std::iota(connections.begin(), connections.end(), 0);
-    SharedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record);
-    SharedLoop loop(steps, *paths.routes, connections, {}, {count, steps.legs(), options.limit},
-                    running);
+    SharedSteps steps(*steps_, record);
+    SharedLoop loop(steps, routes, connections, {}, {count, steps.legs(), limit}, progress);
     loop.run();
     return finished(steps);
   }
-  ServedSteps steps(program, paths, std::move(bytes), std::move(messages), options.record,
-                    options.timing == Timing::order);
-  service::Service loop(steps, *paths.routes, {1, true, count, steps.legs()}, running);
+  ServedSteps steps(*steps_, record, timing == Timing::order);
+  service::Service loop(steps, routes, {1, true, count, steps.legs()}, progress);
   loop.run();
   return finished(steps);
+}
+
+Result run_program(const Program& program, std::span<const std::int64_t> chunk_bytes,
+                   std::shared_ptr<const Topology> topology, const ProgramOptions& options,
+                   const Progress& progress) {
+  const ProgramRuns runs(program, chunk_bytes, std::move(topology), options,
+                         part_of(progress, 0, 0.1));
+  return runs.run(options.timing, options.record, options.limit, part_of(progress, 0.1, 1));
 }
 
 }  // namespace tacos::simulation

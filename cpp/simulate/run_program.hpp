@@ -41,9 +41,30 @@ struct ProgramOptions {
   std::vector<std::int64_t> position;  // per step, or empty
 };
 
-// `chunk_bytes` has the size of each chunk of the program's collective. In the result, a message has
-// the number of the step that sends it, and `finish` is the time at which the last step of each rank is complete.
-// Throws InfeasibleError, naming a step, if the program deadlocks.
+// What all runs of a program on a network have in common: who waits for whom, and the messages with their routes.
+// `chunk_bytes` has the size of each chunk of the program's collective. The program must outlive this.
+class ProgramRuns {
+ public:
+  // Of the options, those that choose routes and positions count. Throws InfeasibleError if steps wait for each other
+  // in a cycle.
+  ProgramRuns(const Program& program, std::span<const std::int64_t> chunk_bytes,
+              std::shared_ptr<const Topology> topology, const ProgramOptions& options,
+              const Progress& progress);
+  ~ProgramRuns();
+  ProgramRuns(const ProgramRuns&) = delete;
+  ProgramRuns& operator=(const ProgramRuns&) = delete;
+
+  // In the result, a message has the number of the step that sends it, and `finish` is the time at which the last step
+  // of each rank is complete. Throws InfeasibleError, naming a step, if the program deadlocks.
+  Result run(Timing timing, bool record, std::int32_t limit, const Progress& progress) const;
+
+  struct Steps;
+
+ private:
+  std::unique_ptr<const Steps> steps_;
+};
+
+// One run.
 Result run_program(const Program& program, std::span<const std::int64_t> chunk_bytes,
                    std::shared_ptr<const Topology> topology, const ProgramOptions& options,
                    const Progress& progress);

@@ -957,7 +957,7 @@ def unchanged_run(schedule: Schedule, routes: Routes, progress: object | None = 
 def run_program(program: Program, chunk_bytes: numpy.typing.NDArray[numpy.int64], topology: Topology, *, timing: str, record: bool, limit: int, link_begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32], position: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> dict[str, numpy.typing.NDArray[Any]]:
     """Simulate a program thread by thread; see tacos.simulate."""
 
-def lower_paced(schedule: Schedule, *, in_place: bool = False, limit: int | None = None, progress: object | None = None) -> tuple[Program, int, int, int, int]:
+def lower_paced(schedule: Schedule, *, in_place: bool = False, timed: bool = False, limit: int | None = None, progress: object | None = None) -> tuple[Program, int, int, int, int]:
     """
     The program of a schedule with the window that runs fastest, that window, the program's times with
     links that serve first come, first served, and with shared links (-1: not run), and the number of

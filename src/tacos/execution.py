@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tacos.units import Quantity
 
 __all__ = [
-    "MOST_RUN",
     "Execution",
     "at_size",
     "executed",
@@ -43,9 +42,6 @@ __all__ = [
     "shares_links",
     "slowdown",
 ]
-
-MOST_RUN = 1_000_000
-"""Largest number of transfers for which a schedule is executed; more would take seconds."""
 
 _FAR = 1.1
 """Ratio of executed to ideal time from which on it is explained (chosen)."""
@@ -106,7 +102,7 @@ def execution(
     target: str | None = None,
     to_beat_ps: int | None = None,
     progress: Callable[[float], object] | None = None,
-) -> Execution | None:
+) -> Execution:
     """Return how long a schedule or program takes when it is executed, under each rule.
 
     A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
@@ -121,9 +117,6 @@ def execution(
         to_beat_ps: Times from this value on need not be exact: a schedule that is known to take at least this long
             under some rule is not run any further. Only without a target, when the slowest rule counts.
         progress: Called from time to time with the share of the work done.
-
-    Returns:
-        The times; None for a schedule of more than a million transfers (`MOST_RUN`) whose messages share links.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
@@ -156,21 +149,13 @@ def execution(
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
-    if what.transfers > MOST_RUN:
-        return None
     schedule = what.expand()
     in_order = schedule.time_ps  # links that keep the schedule's order keep its times
     limit = to_beat_ps if target_of(target).rules == RULES else None
     try:
-        program, _, first_come, shared, runs = lower_paced(schedule, limit=limit, progress=progress)
-        if shared < 0:  # no link is shared, so no window had to be chosen
-            runs = len(RULES[1:])
-            first_come, shared = (
-                simulate(
-                    program, schedule.topology, timing=rule, record=False, progress=progress
-                ).time_ps
-                for rule in RULES[1:]
-            )
+        _, _, first_come, shared, runs = lower_paced(
+            schedule, timed=True, limit=limit, progress=progress
+        )
     except ValueError:  # switches that multicast or reduce
         runs = len(RULES[1:])
         first_come, shared = (
@@ -180,8 +165,8 @@ def execution(
     return Execution(in_order, first_come, shared, runs=runs)
 
 
-def executed_ps(schedule: Schedule) -> int | None:
-    """Return the executed time of a schedule for its own target, as ``Schedule.executed_s`` has it; None if it is too large to be run.
+def executed_ps(schedule: Schedule) -> int:
+    """Return the executed time of a schedule for its own target, as ``Schedule.executed_s`` has it.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -189,12 +174,13 @@ def executed_ps(schedule: Schedule) -> int | None:
     >>> schedule.target, executed_ps(schedule) == schedule.executed_ps
     ('tcp', True)
     """
-    found = execution(schedule, target=schedule.target)
-    return None if found is None else found.time_ps(schedule.target)
+    return execution(schedule, target=schedule.target).time_ps(schedule.target)
 
 
 def for_target(schedule: Schedule, target: str | None) -> Schedule:
-    """Return the same schedule with its executed time for a target, which is computed unless it is known.
+    """Return the same schedule with its executed time for a target.
+
+    The time for a schedule's own target is computed when somebody asks for it, unless it is known.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
@@ -206,7 +192,7 @@ def for_target(schedule: Schedule, target: str | None) -> Schedule:
     True
     """
     target_of(target)
-    if schedule.target == target and schedule.executed_ps is not None:
+    if schedule.target == target:
         return schedule
     if target == "schedule":  # links that keep the schedule's order keep its times
         return schedule.with_executed(schedule.time_ps, target)
@@ -353,7 +339,7 @@ def shares_links(schedule: Schedule) -> bool:
     [False, True]
     """
     table = schedule.routes
-    used = np.unique(schedule.lane_route)
+    used = np.flatnonzero(np.bincount(schedule.lane_route, minlength=len(table.kinds)))
     if not (np.diff(table.link_begin)[used] > 1).any():
         return False
     if schedule.form == "orbit" or table.kinds[used].any():
@@ -378,7 +364,7 @@ def shares_links(schedule: Schedule) -> bool:
     )
 
 
-def _ends_differ(schedule: Schedule, used: NDArray[np.int32]) -> bool:
+def _ends_differ(schedule: Schedule, used: NDArray[np.intp]) -> bool:
     """Return whether some link is crossed by paths that begin or end at different nodes."""
     table, topology = schedule.routes, schedule.topology
     begin, end = table.link_begin[used], table.link_begin[used + 1]

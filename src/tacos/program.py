@@ -94,8 +94,7 @@ def lower(
             ranks then have no steps.
         window: Largest number of a rank's messages in flight over a link that limits them, such as the port of a
             switch: 1 keeps the schedule's order there, 0 lets all messages share the link. Default: the window with
-            the best worst case of shared links and first-come links, which is recorded in the provenance; 0 with `rank`, and
-            for more than 300,000 transfers.
+            the best worst case of shared links and first-come links, which is recorded in the provenance; 0 with `rank`.
         reuse_scratch: Whether a scratch slot is reused once its chunk has been sent. False takes more memory, but then no
             receive waits for a send, which helps executors whose connections hold few messages.
         progress: Called from time to time with the share of the work done.

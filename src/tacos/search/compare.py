@@ -351,16 +351,15 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
 
 
 def _executed_s(schedule: Schedule, target: str | None) -> float | None:
-    """Return the executed time; None if the schedule has too many transfers, or the target refuses it.
+    """Return the executed time; None if the target refuses the schedule.
 
     Where the target cannot express the schedule's sums in switches, the schedule itself is run by the target's rules.
     """
     express = target_of(target).switch_sums or not uses_switches(schedule)
     try:
-        found = execution(schedule, target=target if express else None)
+        return execution(schedule, target=target if express else None).time_ps(target) * 1e-12
     except LimitError:
         return None
-    return None if found is None else found.time_ps(target) * 1e-12
 
 
 class _Stopped(Exception):

@@ -322,9 +322,9 @@ def _answer(
             f"time_limit is {question.watch.time_limit} s, which is too short to find a schedule"
         )
         raise TacosError(message) from None
-    schedule = answer.schedule
-    if answer.executed:
-        schedule = schedule.with_executed(answer.time_ps, judge.target)
+    # Where the time limit left no time to execute the answer, its time is computed when somebody asks for it.
+    executed_ps = answer.time_ps if answer.known else None
+    schedule = answer.schedule.with_executed(executed_ps, judge.target)
     facts: dict[str, Any] = {"seed": question.seed, "effort": question.effort.given}
     facts |= {"bound_s": question.bound.time_s, "bottleneck": question.bound.why}
     if question.watch.cut_short:

@@ -117,8 +117,7 @@ def record(
         if broken := said(network):
             notes.append(f"Faults: {'; '.join(broken)}.")
         facts, columns = _picture(network, notes)
-        executed = execution(schedule)
-        facts["executed"] = None if executed is None else executed.rows()
+        facts["executed"] = execution(schedule).rows()
     else:
         facts = {name: like.facts[name] for name in (*_PICTURE_FACTS, "executed")}
         columns = {name: like.columns[name] for name in _PICTURE_COLUMNS}
