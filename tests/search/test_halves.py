@@ -164,4 +164,4 @@ def test_a_time_limit_keeps_what_was_found():
     coll = co.all_reduce(boxes, "1GB")
     schedule = tacos.synthesize(boxes, coll, time_limit=600)
     assert next(iter(schedule.provenance["best_of"])) == schedule.engine
-    assert len(schedule.provenance["best_of"]) > 1
+    assert not any("failed" in end for end in schedule.provenance["ends"].values())

@@ -214,8 +214,7 @@ class Auto:
             key=lambda one: (one.engine.baseline, one.needed),
         )
         for i, task in enumerate(tasks):
-            # The first round takes milliseconds, so all engines have a try, and the best of several near the bound is found.
-            if self._met(0.0 if doublings == LIMITS.rounds[0] else LIMITS.met):
+            if self._met():
                 return
             self.watch.done = min(done + (1 - done) * i / (2 * len(tasks)), 1.0)
             self.watch.next = self.watch.done

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos.errors import LimitError, TacosError, VerificationError, WrongScheduleWarning
-from tacos.execution import execution
+from tacos.execution import execution, shares_links
 from tacos.synth import ENGINES
 from tacos.targets import target_of
 from tacos.verify import verify as verify_schedule
@@ -73,15 +73,18 @@ class Judge:
         schedule: Schedule,
         to_beat_ps: float = math.inf,
         progress: Callable[[float], object] | None = None,
+        worth_ps: float = math.inf,
     ) -> Answer:
         """Return the schedule with its executed time.
 
         A schedule whose own time is not below the time to beat is not run if execution only adds to it; it has lost, as
-        has one whose executed time turns out not to be below.
+        has one whose executed time turns out not to be below. From `worth_ps` on, a schedule is timed only if no messages share
+        links, which takes no run.
         """
         if self.target == "schedule":
             return Answer(schedule, schedule.time_ps, known=True)
-        if self.adds and schedule.time_ps >= to_beat_ps:
+        hopeless = schedule.time_ps >= to_beat_ps
+        if self.adds and (hopeless or (schedule.time_ps >= worth_ps and shares_links(schedule))):
             return Answer(schedule, schedule.time_ps, known=False)
         try:
             found = execution(

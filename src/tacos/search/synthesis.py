@@ -107,7 +107,7 @@ def synthesize(
         engine: A name from :func:`engines`, or ``"auto"`` for the best of all that apply.
             ``"auto"`` is never slower than an engine that answers within the same effort, unless it is within 0.1 % of the bound,
             where it stops. Otherwise it stops when the work that the effort allows is done. ``"best_of"`` in the provenance has the
-            executed times of the engines that answered, the fastest first, and ``"ends"`` says how each engine ended; ``"halves"`` marks an
+            executed times of the engines whose schedules were executed, the fastest first, and ``"ends"`` says how each engine ended; ``"halves"`` marks an
             all-reduce that is an all-gather backwards and then forwards. Small problems that are
             still 1 % or more above the bound go to the exact engine as well.
         seed: Random seed of engines that use one; stored in the provenance.

@@ -133,7 +133,7 @@ class Task:
     def _execute(self, fresh: Answer, to_beat_ps: float, meter: Meter) -> None:
         """Execute the schedule that was found, unless it is hopelessly slow."""
         limit_ps = min(LIMITS.hopeful * to_beat_ps, self.best_ps())
-        answer = self.judge.judged(fresh.schedule, limit_ps, meter)
+        answer = self.judge.judged(fresh.schedule, limit_ps, meter, worth_ps=to_beat_ps)
         if answer.known:
             self.answers.append(answer._replace(inner=fresh.inner))
         self._fresh = None
