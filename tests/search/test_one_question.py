@@ -57,8 +57,8 @@ def test_every_way_to_ask_has_the_same_answer(network, searches, tmp_path, capsy
     for words in (["synth"], ["compare", "--engines", "auto"]):
         assert main([*words, str(file), "all-reduce", f"{SIZE}B", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        row = told if isinstance(told, dict) else told[0]
-        assert row["executed_s"] == schedule.executed_s
+        said = told if isinstance(told, dict) else told[0]
+        assert said["executed_s"] == schedule.executed_s
     assert searches == [(network, goal)]
 
 
