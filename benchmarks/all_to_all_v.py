@@ -74,7 +74,8 @@ def main():
                 ]
                 schedule, took = runs[0][0], min(ms for _, ms in runs)
                 tacos.verify(schedule).raise_if_failed()
-                over = execution(schedule).time_ps() / bound.time_ps
+                executed = execution(schedule)
+                over = (executed.time_ps() if executed else float("nan")) / bound.time_ps
                 print(f"{spec:18}{name:12}{engine:>14}{schedule.collective.parts[0].chunks:8}{schedule.transfers:11,}"
                       f"{schedule.time_ps / bound.time_ps:11.3f}{over:10.3f}{took:7.1f}", flush=True)  # fmt: skip
 

@@ -9,7 +9,6 @@ import pytest
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
-from tacos.errors import WorkIsUp
 from tacos.execution import execution, for_target
 
 
@@ -26,10 +25,8 @@ def test_an_answer_has_its_executed_time(shared):
     assert shared.target is None
 
 
-@pytest.mark.parametrize(
-    "npus", [3, 60, 600, pytest.param(1200, marks=pytest.mark.slow)], ids="{} NPUs".format
-)
-def test_answers_of_every_size_have_it(npus):
+@pytest.mark.parametrize("npus", [3, 60, 600])
+def test_answers_of_all_sizes_have_it(npus):
     """Each port sends a block of 1 MB at 1 GB/s to every other NPU: npus - 1 ms in any order, one by one or all at once.
 
     600 NPUs exchange 359,400 blocks, more than are tried with several windows.
@@ -39,7 +36,9 @@ def test_answers_of_every_size_have_it(npus):
     found = tacos.synthesize(topology, blocks, engine="direct", verify=False)
     assert found.transfers == npus * (npus - 1)
     assert found.executed_ps == (npus - 1) * 10**9
-    assert execution(found).runs >= 2
+    executed = execution(found)
+    assert executed is not None
+    assert executed.runs >= 2
 
 
 @pytest.mark.parametrize("target", ["schedule", "tcp", "nccl", "msccl", "mscclpp"])
@@ -72,19 +71,6 @@ def test_the_time_is_computed_once(shared, monkeypatch):
     assert copy.executed_ps == fresh.executed_ps == shared.executed_ps
     assert fresh.busbw_Bps == copy.busbw_Bps > 0
     assert len(runs) == 1
-
-
-def test_an_answer_is_executed_even_if_the_work_of_its_search_did_not_suffice(monkeypatch):
-    """No task gets to executions, so the schedule that is fastest by its own time is executed at the end."""
-
-    def too_dear(self, fresh, to_beat_ps, meter):
-        raise WorkIsUp
-
-    topology = tp.fat_tree(2, 2)
-    collective = co.all_to_all(topology, "4MB", chunks=1)
-    monkeypatch.setattr("tacos.search.task.Task._execute", too_dear)
-    found = tacos.synthesize(topology, collective, effort="fast")
-    assert found.executed_ps == execution(found).time_ps()
 
 
 def test_other_transfers_have_another_time(shared):

@@ -35,7 +35,7 @@ void bind_hooks(nb::module_& m) {
       nb::sig("def connect(*, find_npu: collections.abc.Callable[[Topology, typing.Any], int], "
               "find_link: collections.abc.Callable[[Topology, typing.Any], int], "
               "find_network: collections.abc.Callable[[str], Topology], "
-              "executed_ps: collections.abc.Callable[[Schedule], int], "
+              "executed_ps: collections.abc.Callable[[Schedule], int | None], "
               "to_pandas: collections.abc.Callable[[typing.Any], typing.Any], "
               "to_arrow: collections.abc.Callable[[dict[str, typing.Any]], typing.Any], "
               "to_html: collections.abc.Callable[[typing.Any], str], "

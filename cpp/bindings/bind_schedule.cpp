@@ -134,7 +134,9 @@ nb::dict all_rows(const Schedule& schedule) { return rows(schedule, nb::none(), 
 Time executed_ps(const std::shared_ptr<Schedule>& schedule) {
   auto& kept = schedule->executed();
   if (kept.time < 0) {
-    kept.time = nb::cast<Time>(hooks().executed_ps(schedule));
+    const nb::object found = hooks().executed_ps(schedule);
+    if (found.is_none()) return schedule->time();
+    kept.time = nb::cast<Time>(found);
   }
   return kept.time;
 }

@@ -2312,7 +2312,7 @@ def arrow_stream(names: Sequence[str], columns: Sequence[numpy.typing.NDArray[An
     Columns as a stream of record batches, through the Arrow C data interface, not copied.
     """
 
-def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], executed_ps: Callable[[Schedule], int], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
+def connect(*, find_npu: Callable[[Topology, Any], int], find_link: Callable[[Topology, Any], int], find_network: Callable[[str], Topology], executed_ps: Callable[[Schedule], int | None], to_pandas: Callable[[Any], Any], to_arrow: Callable[[dict[str, Any]], Any], to_html: Callable[[Any], str], from_json: Callable[[str], Any], to_json: Callable[[Any], str]) -> None:
     """
     Connect the functions of the package that methods of these classes call.
     """

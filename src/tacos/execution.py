@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tacos.units import Quantity
 
 __all__ = [
+    "MOST_RUN",
     "Execution",
     "at_size",
     "executed",
@@ -42,6 +43,9 @@ __all__ = [
     "shares_links",
     "slowdown",
 ]
+
+MOST_RUN = 1_000_000
+"""Largest number of transfers for which a schedule that shares links is executed; more would take many seconds, and 400 bytes each."""
 
 _FAR = 1.1
 """Ratio of executed to ideal time from which on it is explained (chosen)."""
@@ -102,7 +106,7 @@ def execution(
     target: str | None = None,
     to_beat_ps: int | None = None,
     progress: Callable[[float], object] | None = None,
-) -> Execution:
+) -> Execution | None:
     """Return how long a schedule or program takes when it is executed, under each rule.
 
     A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
@@ -117,6 +121,9 @@ def execution(
         to_beat_ps: Times from this value on need not be exact: a schedule that is known to take at least this long
             under some rule is not run any further. Only without a target, when the slowest rule counts.
         progress: Called from time to time with the share of the work done.
+
+    Returns:
+        The times; None for a schedule of more than a million transfers (`MOST_RUN`) whose messages share links.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
@@ -149,6 +156,8 @@ def execution(
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
+    if what.transfers > MOST_RUN:
+        return None
     schedule = what.expand()
     in_order = schedule.time_ps  # links that keep the schedule's order keep its times
     limit = to_beat_ps if target_of(target).rules == RULES else None
@@ -165,8 +174,8 @@ def execution(
     return Execution(in_order, first_come, shared, runs=runs)
 
 
-def executed_ps(schedule: Schedule) -> int:
-    """Return the executed time of a schedule for its own target, as ``Schedule.executed_s`` has it.
+def executed_ps(schedule: Schedule) -> int | None:
+    """Return the executed time of a schedule for its own target, as ``Schedule.executed_s`` has it; None if it is too large to be run.
 
     >>> import tacos
     >>> ring = tacos.topology.ring(4)
@@ -174,13 +183,14 @@ def executed_ps(schedule: Schedule) -> int:
     >>> schedule.target, executed_ps(schedule) == schedule.executed_ps
     ('tcp', True)
     """
-    return execution(schedule, target=schedule.target).time_ps(schedule.target)
+    found = execution(schedule, target=schedule.target)
+    return None if found is None else found.time_ps(schedule.target)
 
 
 def for_target(schedule: Schedule, target: str | None) -> Schedule:
     """Return the same schedule with its executed time for a target.
 
-    The time for a schedule's own target is computed when somebody asks for it, unless it is known.
+    It is computed unless it is known; if a time limit cut the search short, only when somebody asks for it.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
@@ -192,7 +202,7 @@ def for_target(schedule: Schedule, target: str | None) -> Schedule:
     True
     """
     target_of(target)
-    if schedule.target == target:
+    if schedule.target == target and (schedule.executed_ps is not None or schedule.cut_short):
         return schedule
     if target == "schedule":  # links that keep the schedule's order keep its times
         return schedule.with_executed(schedule.time_ps, target)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import tacos
 from tacos.bound import bound
-from tacos.execution import Execution, execution
+from tacos.execution import MOST_RUN, Execution, execution
 from tacos.formats import msccl
 from tacos.formats.msccl.dialect import MOST_STEPS, exceeded
 from tacos.search.effort import LIMITS
@@ -43,6 +43,7 @@ def test_a_program_has_no_order_on_shared_links_but_that_in_which_messages_come(
     collective = tacos.collective.all_reduce(BOXES, "4MB", chunks=2)
     program = tacos.lower(tacos.synthesize(BOXES, collective, engine="greedy"))
     found = execution(program, BOXES)
+    assert found
     assert found.order_ps == found.first_come_ps
     assert found.order_ps < tacos.simulate(program, BOXES, timing="order", record=False).time_ps
 
@@ -72,6 +73,7 @@ def test_lowering_takes_the_window_that_runs_fastest(kind):
         for window in (0, 1)
     }
     found = execution(schedule)
+    assert found is not None
     chosen = tacos.lower(schedule)
     assert chosen.provenance["window"] > 0
     assert found.time_ps() <= 1.001 * min(times.values())
@@ -84,9 +86,11 @@ def test_auto_prefers_what_executes_fast():
     collective = tacos.collective.all_gather(BOXES, "64MB")
     best = tacos.synthesize(BOXES, collective)
     found = execution(best)
+    assert found is not None
     assert found.time_ps() <= 1.02 * best.time_ps
     for engine in ("forest", "hierarchical", "greedy"):
         other = execution(tacos.synthesize(BOXES, collective, engine=engine))
+        assert other is not None, engine
         assert found.time_ps() <= 1.001 * other.time_ps()
 
 
@@ -105,6 +109,16 @@ def test_a_target_decides_what_counts():
         tacos.synthesize(BOXES, collective, target="gloo")
 
 
+def test_a_schedule_too_large_to_be_run_has_no_executed_time():
+    topology = tacos.topology.switch(1200)
+    schedule = tacos.synthesize(
+        topology, tacos.collective.all_gather(topology, "1200MB", chunks=1), engine="symmetric"
+    )
+    assert schedule.transfers > MOST_RUN
+    assert execution(schedule) is None
+    assert schedule.executed_s == schedule.time_s
+
+
 def test_long_routes_that_share_no_link_have_executed_times():
     """One message over a switch: 1 MB at 1 GB/s and two latencies of 1 us, under every rule."""
     topology = tacos.topology.switch(2, bandwidth="1GB/s", latency="1us")
@@ -120,6 +134,7 @@ def test_simulations_are_counted(engine, least, most):
     """None where no link is shared; two rules for one window if it loses nothing, and up to five windows otherwise."""
     collective = tacos.collective.all_gather(BOXES, "1MB", chunks=1)
     found = execution(tacos.synthesize(BOXES, collective, engine=engine))
+    assert found
     assert least <= found.runs <= most
 
 
@@ -140,6 +155,7 @@ def test_a_program_is_run_on_a_topology():
         *(f"executed_{rule.replace('-', '_')}_s" for rule in RULES),
     }
     found = execution(schedule)
+    assert found is not None
     assert set(found.rows()) == names
     assert set(program.rows()) == names - {"executed_order_s"}  # a program has no order on links
 

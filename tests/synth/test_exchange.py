@@ -91,6 +91,8 @@ def test_one_round_among_many():
     schedule = exchange(rack, co.all_reduce(rack, "1KB", chunks=1))
     assert schedule.provenance["stages"] == [72]
     assert schedule.time_s == pytest.approx(0.779e-6, rel=0.01)
+    fewer = exchange(rack, co.all_reduce(rack, "1KB", chunks=1), most_transfers=100_000)
+    assert fewer.transfers <= 100_000
 
 
 def test_refusals():

@@ -168,7 +168,8 @@ def executed_rows(schedule: Schedule) -> dict[str, Any]:
     """Return the executed times under each rule, and why they are far above the ideal time if they are."""
     found = execution(schedule, target=schedule.target)
     why = slowdown(schedule)
-    return found.rows(schedule.target) | ({"slowdown": why} if why else {})
+    rows = {} if found is None else found.rows(schedule.target)
+    return rows | ({"slowdown": why} if why else {})
 
 
 def bottleneck(schedule: Schedule) -> dict[str, Any]:

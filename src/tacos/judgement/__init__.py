@@ -144,7 +144,7 @@ def judge(
     >>> fast = Log("a.log", "nccl-tests", "all_reduce", (Measured(10**9, 0.0038),))
     >>> found = judge(fast, "dgx-h100:2")
     >>> f"{found.rows[0].efficiency:.0%}", found.rows[0].best, found.causes
-    ('66%', 'forest', ())
+    ('66%', 'nccl', ())
     """
     known = log if isinstance(log, Log) else read_log(log)
     topology = network if isinstance(network, Topology) else formats.network(network)

@@ -88,6 +88,7 @@ class Auto:
         self._spent: set[tuple[str, str, int]] = set()
         self._ends: dict[str, str] = {}
         self._errors: list[Exception] = []
+        self._enough = LIMITS.met
 
     def answer(self, *, refines: bool, matches: bool) -> Answer:
         """Return the best answer of all tasks.
@@ -153,8 +154,10 @@ class Auto:
         topology, rounds = self.question.topology, list(self.question.effort.rounds)
         changed = False
         for i, doublings in enumerate(rounds):
+            large = topology.npus > LIMITS.few and doublings <= 0
+            self._enough = LIMITS.near if large else LIMITS.met
             if self._met():
-                return
+                continue
             if doublings > 0:
                 self._more_trials(1 << doublings)
             # What the cheapest tasks found may suffice. Every effort adds a variant in the same round.
@@ -168,8 +171,6 @@ class Auto:
                     self._refine(int(LIMITS.refining * work(topology, doublings)))
                 if doublings >= 0 and not self._met():
                     self._prove(2**doublings)
-            if doublings == rounds[-1] and self.best is None:
-                self._execute_one()
             if (
                 doublings == rounds[-1]
                 and self.best is None
@@ -194,9 +195,12 @@ class Auto:
                 self._offer(self._tasks[0])
                 return
 
-    def _met(self, gap: float = LIMITS.met) -> bool:
-        """Return whether the best answer is within a gap of the bound."""
-        return self.best is not None and self.question.gap(self.best.time_ps) <= gap
+    def _met(self) -> bool:
+        """Return whether the best answer is near enough to the bound; its own time counts if it is too large to be executed."""
+        if self.best is None:
+            return False
+        time_ps = self.best.time_ps if self.best.executed else self.best.schedule.time_ps
+        return self.question.gap(time_ps) <= self._enough
 
     def _more_trials(self, trials: int) -> None:
         """Add the random starts of a larger effort."""
@@ -284,21 +288,6 @@ class Auto:
         if refined is None or (answer.known and answer.time_ps < refined.time_ps):
             self._found[_key(task)] = answer
 
-    def _execute_one(self) -> None:
-        """Execute the schedule that is fastest by its own time, if the work sufficed to find schedules but to execute none."""
-        left = [one for task in self._tasks if (one := task.unexecuted()) is not None]
-        if not left:
-            return
-        fastest = min(left, key=lambda one: one.time_ps)
-        try:
-            answer = self.judge.judged(fastest.schedule, progress=Meter(report=self.watch.report))
-            answer = self.judge.first_right([answer])
-            self.judge.check_sketch(answer.schedule)
-        except TacosError as error:
-            self._errors.append(error)
-        else:
-            self.best = answer
-
     def _refine(self, work: int) -> None:
         """Refine the most promising answers with this work, in equal shares."""
         assert self.best is not None
@@ -333,7 +322,7 @@ class Auto:
                 hops,
                 seed=self.question.seed,
                 target=self.judge.target,
-                executed_ps=None if variant.name else answer.time_ps,
+                executed_ps=answer.time_ps if answer.executed and not variant.name else None,
                 progress=self.watch.report,
             )
             if found is None:

@@ -351,15 +351,16 @@ def _figures(schedule: Schedule, target: str | None) -> Figures:
 
 
 def _executed_s(schedule: Schedule, target: str | None) -> float | None:
-    """Return the executed time; None if the target refuses the schedule.
+    """Return the executed time; None if the schedule has too many transfers, or the target refuses it.
 
     Where the target cannot express the schedule's sums in switches, the schedule itself is run by the target's rules.
     """
     express = target_of(target).switch_sums or not uses_switches(schedule)
     try:
-        return execution(schedule, target=target if express else None).time_ps(target) * 1e-12
+        found = execution(schedule, target=target if express else None)
     except LimitError:
         return None
+    return None if found is None else found.time_ps(target) * 1e-12
 
 
 class _Stopped(Exception):

@@ -25,8 +25,8 @@ class Figures:
     """A schedule in numbers, as nccl-tests counts them.
 
     Attributes:
-        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where the
-            target refuses it.
+        executed_s: How long the schedule takes when it is executed (:func:`tacos.execution.execution`); None where it
+            has too many transfers to be run.
         ideal_s: The schedule's own time, on links that keep its order.
         algbw_Bps: Size over the executed time, or the own time if that is all that is known.
         busbw_Bps: Bus bandwidth: `algbw_Bps` times nccl-tests' factor for the collective; 0 if that is not defined.

@@ -37,6 +37,7 @@ class Limits:
         refined: Number of answers that are refined after a round, none `hopeful` times as slow as the best.
         promising: An engine goes on with a variant in which its schedules are at most this many times as long as the best answer takes.
         met: Relative gap at which an answer counts as having reached the bound.
+        near: The same on networks of more than `few` NPUs, up to normal effort, since each engine may take many seconds there.
         enough: Factor on an engine's best time within which it prefers fewer chunks, whose costs are partly outside the model.
         helps: A chunk count helps if it shortens the schedule by at least this factor.
         exact: Gap to the bound from which on engines that prove optima are asked.
@@ -57,6 +58,7 @@ class Limits:
     hopeful: float = 1.1
     promising: float = 1.3
     met: float = 0.001
+    near: float = 0.005
     enough: float = 1.005
     helps: float = 1.005
     exact: float = 0.01

@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Judge", "failure", "inconsistent", "noted", "violation"]
 
+_UNKNOWN_LOSS = 2.0
+"""Ratio of executed to schedule time, assumed for schedules that are too large to be run (the largest measured)."""
 _TOO_LARGE = 2**62
 """The executed time of a schedule that the target refuses, in picoseconds."""
 
 
 class Answer(NamedTuple):
-    """A schedule and the time by which it is ranked."""
+    """A schedule and the time by which it is ranked: its executed time for the target."""
 
     schedule: Schedule
     time_ps: int
     known: bool
-    """Whether this is the executed time for the target; otherwise the answer has lost, or nobody has run it."""
+    """Whether this is the executed time, or an estimate for a schedule too large to be run; otherwise the answer has lost."""
+    executed: bool = True
+    """Whether this is the executed time."""
     inner: Schedule | None = None
     """The schedule of the variant, of which the answer was made."""
 
@@ -75,7 +79,7 @@ class Judge:
         progress: Callable[[float], object] | None = None,
         worth_ps: float = math.inf,
     ) -> Answer:
-        """Return the schedule with its executed time.
+        """Return the schedule with its executed time; a schedule that is too large to be run gets a pessimistic estimate.
 
         A schedule whose own time is not below the time to beat is not run if execution only adds to it; it has lost, as
         has one whose executed time turns out not to be below. From `worth_ps` on, a schedule is timed only if no messages share
@@ -99,9 +103,17 @@ class Judge:
             ):
                 raise
             self._refusal = self._refusal or str(error)
-            return Answer(schedule, _TOO_LARGE, known=True)
+            return Answer(schedule, _TOO_LARGE, known=True, executed=False)
+        if found is None:
+            guess = self.guessed(schedule)
+            return guess._replace(known=guess.time_ps < to_beat_ps)
         time_ps = found.time_ps(self.target)
         return Answer(schedule, time_ps, known=time_ps < to_beat_ps)
+
+    @staticmethod
+    def guessed(schedule: Schedule) -> Answer:
+        """Return the schedule with a pessimistic estimate of its executed time."""
+        return Answer(schedule, int(_UNKNOWN_LOSS * schedule.time_ps), known=True, executed=False)
 
     def first_right(self, candidates: list[Answer]) -> Answer:
         """Return the first candidate that the verifier accepts, and report each one that it rejects.
@@ -109,11 +121,11 @@ class Judge:
         Candidates that add up chunks in different orders on different NPUs are skipped if `consistent`. There is no time
         limit here: an answer is verified or it is not returned.
         """
-        if all(answer.time_ps == _TOO_LARGE for answer in candidates):
-            raise TacosError(f"no schedule fits the target {self.target}: {self._refusal}")
         if not self.verifies:
             return candidates[0]
         first_error = difference = ""
+        if all(answer.time_ps == _TOO_LARGE for answer in candidates):
+            raise TacosError(f"no schedule fits the target {self.target}: {self._refusal}")
         watch = self.question.watch
         for answer in candidates:
             schedule = answer.schedule

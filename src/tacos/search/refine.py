@@ -82,7 +82,8 @@ def refine(
         seed: Random seed for the order in which chunks are tried.
         hops: Number of hops to examine, instead of an effort; about 100 ns each.
         target: What will execute the schedule, as for :func:`tacos.search.synthesis.synthesize`. By default the slowest of the three
-            rules for links counts. A schedule beyond the target's limits is compared by its own time.
+            rules for links counts. A schedule that is too large to be run, or beyond the target's limits, is
+            compared by its own time.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -264,9 +265,10 @@ class _Search:
             return schedule.time_ps
         try:
             found = execution(schedule, target=self.target, to_beat_ps=to_beat_ps)
-            return found.time_ps(self.target)
         except LimitError:
-            pass
+            found = None
+        if found is not None:
+            return found.time_ps(self.target)
         if schedule is not self.schedule:
             return _NEVER
         self.runs = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos._core import Meter
 from tacos.errors import WorkIsUp
+from tacos.execution import MOST_RUN
 from tacos.search.effort import LIMITS
 from tacos.search.judging import Answer, noted
 from tacos.synth.sizes import least_transfers
@@ -155,6 +156,8 @@ class Task:
         }
         if (left_s := question.watch.left_s()) is not None:
             values["time_limit"] = max(LIMITS.clock * left_s, 0.01)
+        if self.judge.target != "schedule":
+            values["most_transfers"] = MOST_RUN
         given = self.engine.supplied(values) | self._options
         return self.engine(self.variant.topology, collective, **given)
 
@@ -224,8 +227,10 @@ class Task:
         self.refusal = why
 
     def unexecuted(self) -> Answer | None:
-        """Return a schedule that was found but not executed, with its own time."""
-        return self._fresh
+        """Return a schedule that was found but not executed, with an estimate of its time."""
+        if self._fresh is None:
+            return None
+        return self.judge.guessed(self._fresh.schedule)._replace(inner=self._fresh.inner)
 
     def least_ps(self) -> float:
         """Return the least time of the schedules themselves, which executions only lengthen."""

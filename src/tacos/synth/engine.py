@@ -26,9 +26,12 @@ ChunkCounts: TypeAlias = Callable[
     ["Topology", "Collective", tuple[int, ...], dict[str, Any]], Iterable[int]
 ]
 
-_FROM_THE_SEARCH = ("progress", "seed", "time_limit", "within", "memory", "device")
+_FROM_THE_SEARCH = (
+    *("progress", "seed", "time_limit", "within", "memory", "device"),
+    "most_transfers",
+)
 """Keywords that a search fills in for the engines that have them."""
-_HIDDEN = ("progress", "within", "memory")
+_HIDDEN = ("progress", "within", "memory", "most_transfers")
 """Keywords that callers of :func:`tacos.search.synthesis.synthesize` cannot pass."""
 
 
@@ -92,7 +95,8 @@ class Engine:
     Only `name` and `solve` are required. A search passes those of the following keywords that `solve` accepts:
     ``progress``, a function to call with the share done; ``seed``; ``time_limit``, in seconds; ``within``, the sketch that
     the schedule must obey; ``memory``, a dictionary of results to reuse for other chunk
-    counts of the same problem; and ``device``, ``"cpu"``, ``"cuda"`` or ``"auto"``. Its other keywords are the engine's options.
+    counts of the same problem; ``device``, ``"cpu"``, ``"cuda"`` or ``"auto"``; and ``most_transfers``, beyond which a schedule
+    could not be judged. Its other keywords are the engine's options.
 
     Attributes:
         name: The engine's name.

@@ -78,6 +78,7 @@ def exchange(
     topology: Topology,
     collective: Collective,
     *,
+    most_transfers: int = _MOST_TRANSFERS,
     memory: dict[str, Any] | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Schedule:
@@ -86,6 +87,7 @@ def exchange(
     Args:
         topology: Any network.
         collective: An all-gather, reduce-scatter or all-reduce of at most 1 MB among at most 144 NPUs.
+        most_transfers: The largest number of transfers of a staging with one chunk for each member.
         memory: Plans made before, for this network, group and size; new ones are added.
         progress: Called from time to time with the share of the work done.
 
@@ -101,7 +103,7 @@ def exchange(
     known = {} if memory is None else memory
     meter = Meter.of(progress)
     if "stagings" not in known:
-        known["stagings"] = _best_stagings(topology, part, meter)
+        known["stagings"] = _best_stagings(topology, part, most_transfers, meter)
     found: list[tuple[Schedule, _Staging]] = []
     refused = None
     for staging in known["stagings"]:
@@ -200,13 +202,15 @@ class _Ways:
         return np.bincount(used, minlength=self.topology.links).astype(float)
 
 
-def _best_stagings(topology: Topology, part: CollectivePart, meter: Meter) -> list[_Staging]:
+def _best_stagings(
+    topology: Topology, part: CollectivePart, most: int, meter: Meter
+) -> list[_Staging]:
     """Return the stagings with the lowest estimated time: a latency per stage, and the load of the busiest link.
 
     The last staging only scatters and gathers, so that no sum can arrive too early.
     """
     n, size, both = len(part.group), part.size, kind_of(part).two_phases
-    most = _FEW_TRANSFERS if n <= _MANY else _MOST_TRANSFERS
+    most = min(most, _FEW_TRANSFERS if n <= _MANY else _MOST_TRANSFERS)
     # Plans with equal costs are nearly the same.
     found: dict[tuple[float, float], _Staging] = {}
     scattering: dict[tuple[float, float], _Staging] = {}

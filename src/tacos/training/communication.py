@@ -281,7 +281,9 @@ class Family:
         if schedule is None:
             return None
         found = execution(lower(schedule), schedule.topology, size=size)
-        return LAUNCH_S + found.time_ps() * 1e-12 * self._share("ring")
+        whole = schedule.time_s * size / schedule.collective.size_bytes
+        time_s = found.time_ps() * 1e-12 if found else whole
+        return LAUNCH_S + time_s * self._share("ring")
 
     def _plan(self, kind: str, size: int, plans: Plans) -> Schedule | None:
         """Return the tuned algorithm for the group, on the whole network or on the group's part of it."""

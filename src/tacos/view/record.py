@@ -117,7 +117,8 @@ def record(
         if broken := said(network):
             notes.append(f"Faults: {'; '.join(broken)}.")
         facts, columns = _picture(network, notes)
-        facts["executed"] = execution(schedule).rows()
+        executed = execution(schedule)
+        facts["executed"] = None if executed is None else executed.rows()
     else:
         facts = {name: like.facts[name] for name in (*_PICTURE_FACTS, "executed")}
         columns = {name: like.columns[name] for name in _PICTURE_COLUMNS}
