@@ -139,3 +139,14 @@ def test_the_executed_time_is_that_of_the_format(in_order, tmp_path, capsys):
     found = execution(schedule, target="mscclpp")
     assert found is not None
     assert facts["executed_s"] == pytest.approx(found.time_ps("mscclpp") * 1e-12)
+
+
+def test_a_converted_schedule_keeps_the_executed_time_for_its_target(in_order, tmp_path, capsys):
+    source, found = in_order
+    slower = found.with_executed(None, None).executed_s
+    assert slower > 1.3 * found.executed_s  # with another target, the time would be another one
+    facts = json.loads(run(capsys, "convert", source, tmp_path / "copy.tacos", "--json").out)
+    said = json.loads(run(capsys, "info", tmp_path / "copy.tacos", "--json").out)
+    names = ("executed_s", "busbw_Bps", "efficiency", "ideal_s")
+    assert [facts[name] for name in names] == [said[name] for name in names]
+    assert facts["executed_s"] == found.executed_s

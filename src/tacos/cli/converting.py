@@ -14,7 +14,7 @@ import tacos
 from tacos import formats, units
 from tacos._core import Collective, Program, Schedule, Topology, Workload
 from tacos._support.files import watched
-from tacos.cli.app import app, files_facts, lifted, verdict, warn
+from tacos.cli.app import app, executed_rows, files_facts, lifted, verdict, warn
 from tacos.cli.options import FORMATS, PLAIN, Output, Values, check_folder, endings, offered
 from tacos.cli.workloads import Layers, Place
 from tacos.collective import kind_of
@@ -139,21 +139,24 @@ def convert(
     facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}
     if isinstance(loaded, Schedule):
         executor = formats.executor_of(target, format=to_format)
-        found = _execution(loaded, formats.load(target, format=to_format))
-        if found:
-            counted = loaded.with_executed(found.time_ps(executor), executor)
-            rows = found.rows(executor)
-            facts |= {
-                "executed_s": rows.pop("executed_s"),
-                "busbw_Bps": counted.busbw_Bps,
-                "efficiency": counted.efficiency,
-                "ideal_s": loaded.time_s,
-                **rows,
-            }
-        else:
-            facts["ideal_s"] = loaded.time_s
-        if found and executor and not out.quiet and isinstance(whole, Schedule):
-            ran_ps = found.time_ps(executor)
+        read = formats.load(target, format=to_format)
+        if isinstance(read, Program):
+            ran = _execution(loaded, read)
+            counted, rows = (
+                loaded.with_executed(ran.time_ps(executor), executor),
+                ran.rows(executor),
+            )
+        else:  # the file keeps the schedule, with what it is for
+            counted, rows = loaded, executed_rows(loaded)
+        facts |= {
+            "executed_s": rows.pop("executed_s"),
+            "busbw_Bps": counted.busbw_Bps,
+            "efficiency": counted.efficiency,
+            "ideal_s": loaded.time_s,
+            **rows,
+        }
+        if executor and not out.quiet and isinstance(whole, Schedule):
+            ran_ps = ran.time_ps(executor)
             if gain := _gain(whole, executor, ran_ps, options, out):
                 command = _command(whole, executor, source)
                 facts |= _told(target, executor, _own_ps(whole), ran_ps, gain, command, out)
@@ -193,11 +196,9 @@ def _saved(
     return loaded
 
 
-def _execution(schedule: Schedule, written: object) -> Execution | None:
+def _execution(schedule: Schedule, program: Program) -> Execution:
     """Return the executed times of the program that a schedule was written as."""
-    if not isinstance(written, Program):
-        return execution(schedule)
-    return execution(written, schedule.topology, size=schedule.collective.size_bytes)
+    return execution(program, schedule.topology, size=schedule.collective.size_bytes)
 
 
 def _gain(
@@ -223,17 +224,19 @@ def _gain(
         data = io.BytesIO()
         formats.save(found, data, format=target, **options)
         data.seek(0)
-        made = _execution(found, formats.load(data, format=target))
+        program = formats.load(data, format=target)
+        assert isinstance(program, Program)
+        made = _execution(found, program)
     except (TacosError, ValueError):  # the file is written, and this is only advice
         return None
-    if made is None or executed_ps <= _MATTERS * made.time_ps(target):
+    if executed_ps <= _MATTERS * made.time_ps(target):
         return None
     return made.time_ps(target)
 
 
 def _own_ps(schedule: Schedule) -> int:
-    """Return the time that a schedule promises: its executed time, if that is known."""
-    return schedule.time_ps if schedule.executed_ps is None else schedule.executed_ps
+    """Return the time that a schedule promises: its executed time."""
+    return round(schedule.executed_s * 1e12)
 
 
 def _in_any_chunks(collective: Collective) -> Collective:
