@@ -273,6 +273,11 @@ def test_wrong_faults_are_refused(changed, message):
         ("faults: {dead: [99]}", "faults.dead"),
         ("faults: {dead: [[npu0, npu9]]}", r"faults.dead\[0\].dst is \"npu9\""),
         ("faults: {slow: [{links: [0], bandwidth: 0GB/s}]}", r"faults.slow\[0\].bandwidth"),
+        (
+            "faults: {slow: [{links: [0], bandwidth: 51GB/s}]}",
+            "above the 50 GB/s of the healthy link 0",
+        ),
+        ("faults: {slow: [{links: [0]}]}", r"faults.slow\[0\] needs the bandwidth or the latency"),
         ("faults: {dead: [0], slow: [{links: [0], latency: 1us}]}", "link 0, which is dead"),
         ("faults: {dropped: [0..3]}", "names all NPUs"),
         ("faults: {dead: [0, 1, 6, 7]}", "not connected"),

@@ -56,7 +56,7 @@ from tacos.topology.links import (
     duplex,
     raise_if_disconnected,
 )
-from tacos.units import bandwidth_Bps, bandwidth_text, time_ps, time_text
+from tacos.units import bandwidth_Bps, bandwidth_text, format_bandwidth, time_ps, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -342,18 +342,29 @@ class _Reader:
             raise ValueError("faults.dropped names all NPUs; a topology needs at least one")
         keep &= here[topology.link_src] & here[topology.link_dst]
         bandwidth, latency = topology.link_bandwidth_Bps.copy(), topology.link_latency_ps.copy()
+        whole, node, link = parts_of(topology)
+        known_Bps = whole.link_bandwidth_Bps[link]
         for i, slow in enumerate(faults.slow):
             place = f"faults.slow[{i}]"
+            if slow.bandwidth is None and slow.latency is None:
+                raise ValueError(
+                    f"{place} needs the bandwidth or the latency that the links have now"
+                )
             chosen = _chosen(topology, nodes, slow.links, f"{place}.links")
-            for link in np.flatnonzero(chosen & ~keep)[:1]:
-                raise ValueError(f"{place}.links names link {link}, which is dead or dropped")
+            for one in np.flatnonzero(chosen & ~keep)[:1]:
+                raise ValueError(f"{place}.links names link {one}, which is dead or dropped")
             if slow.bandwidth is not None:
                 bandwidth[chosen] = self._quantity(
                     self.bandwidth, slow.bandwidth, f"{place}.bandwidth"
                 )
+                for one in np.flatnonzero(chosen & (bandwidth > known_Bps))[:1]:
+                    before = format_bandwidth(int(known_Bps[one]))
+                    raise ValueError(
+                        f"{place}.bandwidth {slow.bandwidth} is above the {before} of the healthy "
+                        f"link {one}; describe faster links in the network itself"
+                    )
             if slow.latency is not None:
                 latency[chosen] = self._quantity(self.latency, slow.latency, f"{place}.latency")
-        whole, node, link = parts_of(topology)
         found = broken(
             whole,
             node[here],
