@@ -39,7 +39,8 @@ def test_the_ranges_have_no_gaps_and_cover_what_was_asked(table):
     for one in table.ranges:
         assert tacos.verify(one.schedule).ok
         assert one.min_bytes <= one.schedule.collective.size_bytes <= one.max_bytes
-        assert 0 < one.efficiency <= 1
+        assert one.schedule.efficiency is not None
+        assert 0 < one.efficiency <= one.schedule.efficiency <= 1
 
 
 @with_table

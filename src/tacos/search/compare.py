@@ -106,8 +106,8 @@ def compare(
     Args:
         topology: The network.
         collective: The collective, or a list with the collective in several sizes.
-        engines: Names of engines, or one name, to which ``"nccl"`` adds ``"nccl-unaware"`` if the network has faults; by default all that apply, and ``"auto"``, whose answer is the one that
-            :func:`~tacos.search.synthesis.synthesize` returns.
+        engines: Names of engines, or one name; by default all that apply, and ``"auto"``, whose answer is the one that
+            :func:`~tacos.search.synthesis.synthesize` returns. On a network with faults, ``"nccl"`` adds ``"nccl-unaware"``.
         beside: Other algorithms, keyed by their names in the comparison: programs, or schedules of other tools.
             They are transferred to this topology and these sizes; their synthesis time is the time of this transfer.
         seed: Random seed of engines that use one.

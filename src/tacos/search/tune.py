@@ -65,7 +65,13 @@ class Range:
     @property
     def efficiency(self) -> float:
         """The lowest efficiency (bound over time) of the samples."""
-        return min((bound_s / time_s for _, time_s, bound_s in self.figures if time_s), default=1.0)
+        # In whole picoseconds, so that the share is that of Schedule.efficiency to the last digit.
+        shares = (
+            round(bound_s * 1e12) / round(time_s * 1e12)
+            for _, time_s, bound_s in self.figures
+            if time_s
+        )
+        return min(shares, default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
