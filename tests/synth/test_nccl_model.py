@@ -8,7 +8,7 @@ Measured figures are facts published by others: vTrain's tables of nccl-tests al
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from tacos.nccl import GENERATIONS, estimate
 from tacos.synth import ENGINES
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.boxes import layout
-from tacos.synth.baselines.nccl.channels import Network, chains, rings, tree_parents
+from tacos.synth.baselines.nccl.channels import Network, _walks, chains, rings, tree_parents
 from tests.support.strategies import ROOTED, UNROOTED
 
 nccl = ENGINES["nccl"]
@@ -44,6 +44,28 @@ def uses_of_links(network, circles):
         for a, b in pairwise((*circle, circle[0])):
             uses.update(network.route(a, b))
     return uses
+
+
+@given(st.data())
+def test_walks_are_all_paths(data):
+    places = range(data.draw(st.integers(1, 6)))
+    links = {(a, b) for a in places for b in places if a != b and data.draw(st.booleans())}
+    onward = tuple(sum(1 << b for b in places if (a, b) in links) for a in places)
+    last, closed = data.draw(st.sampled_from([None, *places[1:]])), data.draw(st.booleans())
+    expected = {
+        path
+        for path in permutations(places)
+        if path[0] == 0
+        and links.issuperset(pairwise(path))
+        and last in (None, path[-1])
+        and (not closed or (path[-1], 0) in links)
+    }
+    found = list(_walks(onward, 0, last, 10_000, closed=closed))
+    assert len(found) == len(expected)
+    assert set(found) == expected
+    visits = data.draw(st.integers(0, 20))
+    few = list(_walks(onward, 0, last, visits, closed=closed))
+    assert few == found[: len(few)]
 
 
 # --- boxes ----------------------------------------------------------------------------------------

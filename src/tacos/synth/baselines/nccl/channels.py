@@ -323,6 +323,16 @@ class _Free:
             self.left[link] > 0 for link in self.network.route(a, b)
         )
 
+    def onward(self, box: Chain) -> Chain:
+        """Return, for each NPU of a box, the places in it that free links reach, as bits of a number."""
+        near, known = self.network.neighbours(box), self.network.known
+        place = {npu: i for i, npu in enumerate(box)}
+        free = [left > 0 for left in self.left]
+        return tuple(
+            sum(1 << place[b] for b in near[a] if all(free[link] for link in known[a, b]))
+            for a in box
+        )
+
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
         for a, b in zip(chain, chain[1:] + chain[:1], strict=True):
             if closed or b != chain[0]:
@@ -515,14 +525,16 @@ def _path(left: _Free, box: Chain, first: int, last: int | None) -> Chain:
     order = (*turned, last) if last is not None else tuple(turned)
     fits = all(left.fits(a, b) for a, b in pairwise(order))
     if not fits and len(box) <= LARGEST_SEARCH:
-        order = next(_paths(left, box, first, last, _budget(box)), order)
+        end = None if last is None else box.index(last)
+        if path := _first_walk(left.onward(box), at, end, _budget(box)):
+            order = tuple(box[place] for place in path)
     left.use(order)
     return order
 
 
-def _budget(box: Chain, share: int = 1) -> list[int]:
-    """Return the number of NPUs that a search may still visit; a step costs more in a larger box."""
-    return [_BUDGET // (len(box) * share)]
+def _budget(box: Chain, share: int = 1) -> int:
+    """Return the number of NPUs that a search may visit; a step costs more in a larger box."""
+    return _BUDGET // (len(box) * share)
 
 
 def _paths(
@@ -530,36 +542,51 @@ def _paths(
     box: Chain,
     first: int,
     last: int | None,
-    budget: list[int],
+    budget: int,
     *,
     closed: bool = False,
 ) -> Iterator[Chain]:
     """Yield Hamiltonian paths of a box over free links; closed ones return to their first NPU."""
-    near = left.network.neighbours(box)
-    ahead = {a: [b for b in near[a] if left.fits(a, b)] for a in box}
-    path, seen = [first], {first}
+    end = None if last is None else box.index(last)
+    for path in _walks(left.onward(box), box.index(first), end, budget, closed=closed):
+        yield tuple(box[place] for place in path)
 
-    def extend() -> Iterator[Chain]:
-        if len(path) == len(box):
-            if not closed or first in ahead[path[-1]]:
+
+@lru_cache(maxsize=4096)
+def _first_walk(onward: Chain, first: int, last: int | None, budget: int) -> Chain | None:
+    """Return the first path, remembered, since many boxes are equal and most searches for one fail."""
+    return next(_walks(onward, first, last, budget), None)
+
+
+def _walks(
+    onward: Chain, first: int, last: int | None, budget: int, *, closed: bool = False
+) -> Iterator[Chain]:
+    """Yield Hamiltonian paths of places, given the set of places that follow each one, as bits of a number."""
+    ahead = [[b for b in range(len(onward)) if places >> b & 1] for places in onward]
+    end = 0 if last is None else 1 << last
+    path, free = list[int](), (1 << len(onward)) - 1
+    choices = [[first]]  # the best last
+    while choices:
+        if not choices[-1]:
+            choices.pop()
+            free |= 1 << path.pop() if path else 0
+            continue
+        at = choices[-1].pop()
+        path.append(at)
+        free ^= 1 << at
+        if not free:
+            if not closed or onward[at] >> first & 1:
                 yield tuple(path)
+            free = 1 << path.pop()
+            continue
+        budget -= 1
+        if budget < 0:
             return
-        budget[0] -= 1
-        if budget[0] < 0:
-            return
-        near = [
-            b for b in ahead[path[-1]] if b not in seen and (b != last or len(path) == len(box) - 1)
-        ]
-        # The NPU with the fewest free links comes first, since it is easily cut off.
-        near.sort(key=lambda b: sum(c not in seen for c in ahead[b]))
-        for b in near:
-            path.append(b)
-            seen.add(b)
-            yield from extend()
-            path.pop()
-            seen.discard(b)
-
-    yield from extend()
+        allowed = free if free == end else free & ~end
+        more = [b for b in ahead[at] if allowed >> b & 1]
+        # The place with the fewest free ones after it comes first, since it is easily cut off.
+        more.sort(key=lambda b: (onward[b] & free).bit_count())
+        choices.append(more[::-1])
 
 
 def _in_one_box(network: Network, box: Chain) -> list[Chain]:
