@@ -353,10 +353,17 @@ def _fills(topology: Topology, collective: Collective, memory: Packed) -> bool:
     """Return whether the rate of the trees determines the time, and not their latency."""
     height = max((trees.height for trees in used(memory, "")), default=0)
     latency_s = int(topology.link_latency_ps.max(initial=0)) * 1e-12
-    return _limit_s(topology, collective, memory) > _LONG * height * latency_s > 0
+    return _fluid_s(collective, memory) > _LONG * height * latency_s > 0
 
 
 def _limit_s(_topology: Topology, collective: Collective, memory: Packed) -> float:
+    """Return a time that more chunks do not get below; 0 while none is known."""
+    if collective.parts[0].kind == "all_reduce" and "both ways" not in memory:
+        return 0.0  # such trees may be faster, and are tried in larger chunk counts
+    return _fluid_s(collective, memory)
+
+
+def _fluid_s(collective: Collective, memory: Packed) -> float:
     """Return the time of a fluid down the trees found so far; 0 if there are none yet."""
     (part,) = collective.parts
     fluid_s = sum(part.size / trees.algbw_Bps for trees in used(memory, ""))
