@@ -172,8 +172,9 @@ class Task:
             or self.floor_ps() >= best_ps
         ):
             self.end = "finished"
-        elif len(self._points) > 2:
-            before, last, now = self._points[-3:]
+        elif len(self._points) > 1:
+            # No chunks take no work; what an engine prepares once then counts against the slope, so that little is expected.
+            before, last, now = [_Point(0, 0, 0, 0), *self._points][-3:]
             work, slope = now.work - last.work, now.work - 2 * last.work + before.work
             more = self._next.parts[0].chunks - now.chunks
             work += max(slope * more // max(now.chunks - last.chunks, 1), -work)
