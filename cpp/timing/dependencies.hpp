@@ -56,15 +56,14 @@ class Dependencies {
   Dependencies(const Collective& collective, const Routes& routes, const Order& order,
                std::span<const Item> rows, const Progress& progress)
       : routes_(routes) {
-    list_moves(collective, order, rows);
+    list_moves(collective, order, rows, progress);
     building_.resize(cells_.size());
     waits_.reserve(2 * rows.size());  // memory that is not needed is never touched
     std::uint32_t step = 0;
     for (Item begin = 0; begin < rows.size();) {
       Item end = begin + 1;
       while (end < rows.size() && order.step[rows[end]] == order.step[rows[begin]]) ++end;
-      add_step(begin, end, ++step);
-      if (progress && (begin >> 16) != (end >> 16)) progress(0);
+      add_step(begin, end, ++step, progress);
       begin = end;
     }
     collect_gangs();
@@ -151,7 +150,13 @@ class Dependencies {
     return moves_[item].gang == kNone || members_[gangs_[moves_[item].gang]] == item;
   }
 
-  void list_moves(const Collective& collective, const Order& order, std::span<const Item> rows) {
+  // Every 65,536 things; reports may end the work.
+  static void report(const Progress& progress, std::size_t done) {
+    if (progress && (done & 0xffff) == 0) progress(0);
+  }
+
+  void list_moves(const Collective& collective, const Order& order, std::span<const Item> rows,
+                  const Progress& progress) {
     std::vector<std::uint32_t> ends(at(collective.chunks()), 0);  // per chunk
     std::vector<std::uint32_t> route_ends(at(routes_.count()));
     std::vector<std::pair<NodeId, NodeId>> ways(route_ends.size());
@@ -173,6 +178,7 @@ class Dependencies {
     if (trees_) touched_.reserve(touched);
     moves_.reserve(rows.size());
     for (const Item row : rows) {
+      report(progress, moves_.size());
       const RouteId route = order.route[row];
       const ChunkId chunk = order.chunk[row];
       Move move{route,
@@ -205,9 +211,10 @@ class Dependencies {
     invalid("too many legs or ends of trees; an order has fewer than 2^32 - 1");
   }
 
-  void add_step(Item begin, Item end, std::uint32_t step) {
+  void add_step(Item begin, Item end, std::uint32_t step, const Progress& progress) {
     bool exchange = false;
     for (Item item = begin; item < end; ++item) {
+      report(progress, item);
       if (!trees_) prefetch_building(item);
       if (moves_[item].reads_acc) {
         for (const auto cell : source_cells(item)) {

@@ -203,7 +203,9 @@ std::vector<Time> earliest_starts(const Collective& collective, const Routes& ro
   progress.reserve(static_cast<double>(rows.size()) * work::kTransfer);
   Ordered ordered(collective, routes, order, rows, progress);
   const auto legs = ordered.legs();
+  progress(0);
   service::Service loop(ordered, routes, {quantum, true, rows.size(), legs}, progress);
+  progress(0);
   if (loop.run() < legs) {
     throw InfeasibleError("the order can never run: two transfers wait for each other");
   }
@@ -211,7 +213,7 @@ std::vector<Time> earliest_starts(const Collective& collective, const Routes& ro
 }
 
 Transfers pack(const Routes& routes, const Order& order, std::span<const Item> rows,
-               std::span<const Time> starts, Time quantum) {
+               std::span<const Time> starts, Time quantum, const Progress& progress = {}) {
   std::vector<std::size_t> first_start;
   first_start.reserve(rows.size());
   std::size_t total = 0;
@@ -241,6 +243,7 @@ Transfers pack(const Routes& routes, const Order& order, std::span<const Item> r
   for (std::size_t key = 0; key + 1 < begin.size(); ++key) {
     const auto lane = std::span(sorted).subspan(at(begin[key]), at(begin[key + 1] - begin[key]));
     if (lane.empty()) continue;
+    if (progress && (begin[key] >> 16) != (begin[key + 1] >> 16)) progress(1);
     const auto by_start = [&](Item a, Item b) {
       return starts[first_start[a]] < starts[first_start[b]];
     };
@@ -364,7 +367,9 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
                 std::optional<bool> sweep) {
   if (!collective->resolved()) invalid("retiming needs a collective with a number of chunks");
   check(*collective, *routes, order);
+  progress(0);
   auto listed = sorted_rows(*collective, order);
+  progress(0);
   if (sweep.value_or(true)) {
     if (auto transfers = retime_in_one_sweep(*collective, *routes, order, listed, progress)) {
       return Schedule(std::move(collective), std::move(routes), std::move(*transfers), std::nullopt,
@@ -373,6 +378,7 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
     if (sweep) throw InfeasibleError("the links do not serve the transfers as they are listed");
   }
   const auto rows = listed ? *std::move(listed) : all_rows(order);
+  progress(0);
   auto starts = earliest_starts(*collective, *routes, order, rows, 1, progress);
   Time quantum = common_quantum(starts);
   const auto latest = [&] {
@@ -382,7 +388,9 @@ Schedule retime(std::shared_ptr<const Collective> collective, std::shared_ptr<co
     quantum = rounding_quantum(latest());
     starts = earliest_starts(*collective, *routes, order, rows, quantum, progress);
   }
-  auto transfers = pack(*routes, order, rows, starts, quantum);
+  progress(1);
+  auto transfers = pack(*routes, order, rows, starts, quantum, progress);
+  progress(1);
   return Schedule(std::move(collective), std::move(routes), std::move(transfers), std::nullopt,
                   std::move(provenance));
 }

@@ -23,7 +23,7 @@ namespace {
 class List {
  public:
   List(const Collective& collective, const Routes& routes, const Order& order,
-       std::optional<std::span<const std::uint32_t>> rows)
+       std::optional<std::span<const std::uint32_t>> rows, const Progress& progress)
       : collective_(collective), routes_(routes), order_(order), rows_(rows) {
     for (RouteId r = 0; r < routes.count(); ++r) {
       paths_ = paths_ && routes.kind(r) == RouteKind::path;
@@ -31,7 +31,10 @@ class List {
     lanes_.resize(at(routes.count()) * 4);
     ends_.assign(at(collective.chunks()), 0);
     known_bytes_.assign(at(routes.count()) * 2, -1);
-    for (std::size_t i = 0; i < size(); ++i) count((*this)[i]);
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (progress && (i & 0xffff) == 0) progress(0);
+      count((*this)[i]);
+    }
     known_bytes_ = {};
     std::size_t first = 0, first_start = 0;
     for (std::size_t key = 0; key < lanes_.size(); ++key) {
@@ -443,7 +446,7 @@ std::optional<Transfers> retime_in_one_sweep(const Collective& collective, const
                                              const Order& order,
                                              std::optional<std::span<const std::uint32_t>> rows,
                                              const Progress& progress) {
-  const List list(collective, routes, order, rows);
+  const List list(collective, routes, order, rows, progress);
   return list.sums() ? sweep_with<SumCell>(list, progress) : sweep_with<CopyCell>(list, progress);
 }
 

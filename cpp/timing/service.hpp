@@ -169,6 +169,10 @@ class Service {
   void serve_moment(std::span<const Try> tries) {
     std::size_t i = 0, j = 0;
     while (i < tries.size() || j < fresh_.size() || !late_.empty()) {
+      // All transfers may be ready in the first moment.
+      if (progress_ && ((i + j) & 0xffff) == 0xffff) {
+        progress_(static_cast<double>(started_) / static_cast<double>(options_.legs));
+      }
       Try next{};
       const Try* first = i < tries.size() ? &tries[i] : nullptr;
       if (j < fresh_.size()) {
