@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos._core import Meter
+from tacos.errors import WorkIsUp
 from tacos.synth import ENGINES, applicable
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.ring_order import hamiltonian_cycle, ring_cost, ring_order
@@ -33,6 +35,21 @@ def time_us(name, topology, kind, size, *, chunks=1, **options):
     schedule = ENGINES[name](topology, collective, **options)
     tacos.verify(schedule).raise_if_failed()
     return schedule.time_ps / US
+
+
+def test_paths_that_nobody_may_list_are_not_followed():
+    """In a ring of 64 places, the longest of 4,032 paths has 63 moves; those of an all-to-all are 129,024 moves."""
+    part = co.all_to_all(64, "1MB", chunks=1).parts[0]
+    trees = block_trees.one_way_ring(64)
+    whole = len(named_part(part, trees).route)
+    assert whole == 64 * 63 * 64 // 2
+    allowed = Meter(limit=int(whole * Meter.TRANSFER))
+    assert len(named_part(part, trees, progress=allowed).route) == whole
+    assert allowed.used == 0  # who lists the moves counts them
+    stopped = Meter(limit=int(10_000 * Meter.TRANSFER))
+    with pytest.raises(WorkIsUp):
+        named_part(part, trees, progress=stopped)
+    assert 10_000 < stopped.wanted / Meter.TRANSFER <= 10_000 + 64 * 63
 
 
 def check(topology, collective):

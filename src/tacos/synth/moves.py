@@ -149,21 +149,31 @@ class Moves:
             reads=self.reads[which],
         )
 
-    def paths(self, block: NDArray[Any], end: NDArray[Any]) -> Moves:
-        """Return the path to `end[i]` in the tree of chunk `block[i]`, as moves of chunk i."""
+    def paths(self, block: NDArray[Any], end: NDArray[Any], meter: Meter) -> Moves:
+        """Return the path to `end[i]` in the tree of chunk `block[i]`, as moves of chunk i.
+
+        Raises:
+            WorkIsUp: The meter's limit does not allow to list the moves.
+        """
         places = 1 + max(int(column.max()) for column in self.pairs)
         arrival = np.full((int(self.chunk.max()) + 1, places), -1)  # the move that brings it
         arrival[self.chunk, self.pairs[1][self.route]] = np.arange(len(self.route))
-        found = []
+        found, listed = [], 0
         chunk = np.arange(len(block), dtype=np.uint32)
         while len(chunk):
+            meter(0.0)
             move = arrival[block, end]
             on_the_way = move >= 0
             move, chunk, block = move[on_the_way], chunk[on_the_way], block[on_the_way]
             found.append((move, chunk))
+            # Who lists the moves counts them; paths that nobody may list need not be followed to their ends.
+            listed += len(move)
+            if meter.left is not None and listed * Meter.TRANSFER > meter.left:
+                meter.reserve(listed * Meter.TRANSFER)
             end = self.pairs[0][self.route[move]]
         # Paths are found from their ends; reversed, the longest one leaves first.
         moves, chunk = (np.concatenate(column) for column in zip(*reversed(found), strict=True))
+        meter(0.0)
         order = np.argsort(moves, kind="stable")
         return replace(self.only(moves[order]), chunk=chunk[order])
 
@@ -200,7 +210,11 @@ def concatenate(parts: Sequence[Moves]) -> Moves:
 
 
 def named_part(
-    part: CollectivePart, algorithm: Sequence[BlockTrees], npus: Ints | None = None
+    part: CollectivePart,
+    algorithm: Sequence[BlockTrees],
+    npus: Ints | None = None,
+    *,
+    progress: Callable[[float], object] | None = None,
 ) -> Moves:
     """Return the moves of one named collective; piece k of every block takes ``algorithm[k % len(algorithm)]``.
 
@@ -209,6 +223,7 @@ def named_part(
         algorithm: Functions for the trees of a block; pieces use them in turn.
         npus: The group in the order of the algorithm's places; rank order by default. With two axes, one order
             for each of the algorithm's functions.
+        progress: Called from time to time.
 
     >>> from tacos import collective
     >>> from tacos.synth.baselines import block_trees
@@ -219,13 +234,14 @@ def named_part(
     """
     if len(part.group) == 1:
         return _nothing()
+    meter = Meter.of(progress)
     orders = np.atleast_2d(part.group if npus is None else npus)
     whole = []
     for k, trees in enumerate(algorithm[: part.chunks]):
         order = orders[k % len(orders)]
         by_npu = np.argsort(order, kind="stable")
         homes = by_npu[np.searchsorted(order, part.group, sorter=by_npu)].astype(np.int32)
-        moves = _one_piece(part, trees, homes)
+        moves = _one_piece(part, trees, homes, meter)
         whole.append(moves if len(orders) == 1 else moves.between(order))
     pieces = cut(whole, part.chunks)
     return pieces.between(orders[0]) if len(orders) == 1 else pieces
@@ -389,7 +405,7 @@ def _in_pieces(moves: Moves, pieces: int) -> Moves:
     return moves if pieces == 1 else moves.piece(0, pieces).rounds(pieces, 1)
 
 
-def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints) -> Moves:
+def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints, meter: Meter) -> Moves:
     """Return the part's moves as if every unit were one chunk."""
     n, root = len(homes), homes[part.root : part.root + 1]
     ranks = np.arange(n)
@@ -406,11 +422,11 @@ def _one_piece(part: CollectivePart, trees: BlockTrees, homes: Ints) -> Moves:
             sums = trees(homes, True).turned()
             return concatenate([sums, trees(homes, False).after(sums.steps)])
         case "gather":
-            return trees(homes, False).paths(ranks, np.repeat(root, n))
+            return trees(homes, False).paths(ranks, np.repeat(root, n), meter)
         case "scatter":
-            return trees(root, False).paths(np.zeros_like(ranks), homes)
+            return trees(root, False).paths(np.zeros_like(ranks), homes, meter)
         case "all_to_all" | "all_to_all_v":
-            return trees(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n))
+            return trees(homes, False).paths(np.repeat(ranks, n), np.tile(homes, n), meter)
     raise ValueError(f"a {part.label} has no group, so no algorithm over ranks applies")
 
 

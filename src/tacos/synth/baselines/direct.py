@@ -38,7 +38,7 @@ def direct(topology: Topology, collective: Collective, *, progress: Progress = N
     def moves(part: CollectivePart) -> Moves:
         if kind_of(part).listed:
             return listed(part, topology.npus)
-        return named_part(part, block_trees.star(len(part.group)))
+        return named_part(part, block_trees.star(len(part.group)), progress=progress)
 
     return by_parts(DIRECT, topology, collective, moves, progress)
 

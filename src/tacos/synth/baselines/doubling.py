@@ -31,7 +31,7 @@ def halving_doubling(
     """
 
     def moves(part: CollectivePart) -> Moves:
-        return named_part(part, block_trees.halving_doubling(len(part.group)))
+        return named_part(part, block_trees.halving_doubling(len(part.group)), progress=progress)
 
     return by_parts(HALVING_DOUBLING, topology, collective, moves, progress)
 
@@ -46,7 +46,7 @@ def bruck(topology: Topology, collective: Collective, *, progress: Progress = No
     """
 
     def moves(part: CollectivePart) -> Moves:
-        return named_part(part, block_trees.bruck(len(part.group)))
+        return named_part(part, block_trees.bruck(len(part.group)), progress=progress)
 
     return by_parts(BRUCK, topology, collective, moves, progress)
 

@@ -76,7 +76,7 @@ def hierarchical(
             )
             for k in range(max(map(len, inside), default=1))
         ]
-        return named_part(part, grids, np.arange(topology.npus, dtype=np.int32))
+        return named_part(part, grids, np.arange(topology.npus, dtype=np.int32), progress=progress)
 
     return by_parts(HIERARCHICAL, topology, collective, moves, progress, dims=shape, order=turns)
 
@@ -124,7 +124,12 @@ def swing(topology: Topology, collective: Collective, *, progress: Progress = No
 
     def moves(part: CollectivePart) -> Moves:
         sizes = [size for _, size in topology.dims]
-        return named_part(part, block_trees.swing(sizes), np.arange(topology.npus, dtype=np.int32))
+        return named_part(
+            part,
+            block_trees.swing(sizes),
+            np.arange(topology.npus, dtype=np.int32),
+            progress=progress,
+        )
 
     return by_parts(SWING, topology, collective, moves, progress)
 

@@ -96,7 +96,7 @@ def _around(
             progress=progress,
         )
         origins.add(origin)
-        return named_part(part, algorithm(len(npus)), npus)
+        return named_part(part, algorithm(len(npus)), npus, progress=progress)
 
     schedule = by_parts(engine, topology, collective, moves, progress)
     return schedule.with_provenance({**schedule.provenance, "order": ", ".join(sorted(origins))})

@@ -58,7 +58,9 @@ def double_binary_tree(
     """
 
     def moves(part: CollectivePart) -> Moves:
-        return named_part(part, block_trees.double_tree(len(part.group), rooted=part.root >= 0))
+        return named_part(
+            part, block_trees.double_tree(len(part.group), rooted=part.root >= 0), progress=progress
+        )
 
     cut = _pipelined(topology, collective)
     return by_parts(DOUBLE_BINARY_TREE, topology, cut, moves, progress)
@@ -89,7 +91,7 @@ def c_cube(
         use = (part.group.tobytes(), part.root)
         if use not in known:
             known[use] = _layout(topology, part.group, part.root, progress)
-        return named_part(part, block_trees.two_trees(known[use]))
+        return named_part(part, block_trees.two_trees(known[use]), progress=progress)
 
     return by_parts(C_CUBE, topology, _pipelined(topology, collective), moves, progress)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacos._core import Meter
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.synth.baselines import block_trees
@@ -112,7 +113,8 @@ def solve(
     True
     """
     given = generation_named(generation)
-    groups = [Group(network, part, given) for part in collective.parts]
+    meter = Meter.of(progress)
+    groups = [Group(network, part, given, lambda _: meter(0.0)) for part in collective.parts]
     found = [choose(group, algorithm, protocol, channels) for group in groups]
     close = in_doubt(found[0]) if len(found) == 1 and algorithm is protocol is None else []
     if len(close) > 1:
@@ -180,7 +182,9 @@ def solve(
         )
         schedule = schedule.reverse(progress).with_provenance(facts)
         return schedule.with_facts(protocol=slowest.protocol)
-    moves = [_moves(group, one, channels) for group, one in zip(groups, found, strict=True)]
+    moves = [
+        _moves(group, one, channels, progress) for group, one in zip(groups, found, strict=True)
+    ]
     # Direct sends take the shortest routes, which may cross a box to the NIC of the destination's rail.
     alone = all(one.algorithm != "direct" for one in found)
     schedule = to_schedule(
@@ -211,13 +215,13 @@ def suited_counts(
     return tuple(most * count for count in counts if most * count <= max(counts[-1], most))
 
 
-def _moves(group: Group, chosen: Estimate, most: int | None) -> Moves:
+def _moves(group: Group, chosen: Estimate, most: int | None, progress: Progress) -> Moves:
     """Return the moves of one collective between NPUs."""
     part = group.part
     if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
     if chosen.algorithm == "direct":
-        return named_part(part, block_trees.star(len(part.group)))
+        return named_part(part, block_trees.star(len(part.group)), progress=progress)
     if chosen.algorithm == "tree":
         return tree_moves(group, part, most)
     return ring_moves(group, part, most)

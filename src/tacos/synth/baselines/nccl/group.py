@@ -14,7 +14,7 @@ from tacos.synth.baselines.nccl.channels import agreed, chains, rings
 from tacos.synth.baselines.nccl.sharp import box_switches, rail_switches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -35,11 +35,18 @@ class Group:
     """A collective's group on a network: its boxes, channels and their bandwidths, found when they are needed."""
 
     def __init__(
-        self, network: Network, part: CollectivePart, generation: Generation | None = None
+        self,
+        network: Network,
+        part: CollectivePart,
+        generation: Generation | None = None,
+        report: Callable[[float], object] | None = None,
     ) -> None:
         if kind_of(part).listed and part.kind != "send_recv":
             raise ValueError(f"nccl needs a collective that NCCL has, not {part.label}")
         self.network, self.part = network, part
+        self.report = (
+            report  # called from time to time; what the model weighs is no work of the search
+        )
         members = part.group
         if part.kind == "send_recv":
             members = np.unique(np.concatenate([part.inputs, part.outputs])).astype(np.int32)

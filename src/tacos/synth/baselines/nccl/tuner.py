@@ -448,7 +448,7 @@ def _direct(group: Group) -> Candidate:
         latency_us *= max(1.0, count / points[-1][0])
         nic = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
     src, dst, count_bytes = _pairs(group)
-    table = routes(network.topology, pairs=(src, dst))
+    table = routes(network.topology, pairs=(src, dst), progress=group.report)
     per_link = np.repeat(count_bytes, np.diff(table.link_begin))
     load = np.bincount(table.links, per_link, network.topology.links)
     speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
