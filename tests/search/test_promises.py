@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import tacos
 from tacos.cli import main
 from tacos.errors import TacosError
-from tacos.search import watch
+from tacos.search import judging, watch
 from tacos.search.effort import LIMITS
+from tacos.search.task import Task
+from tacos.search.watch import TimeIsUp
 from tacos.synth import ENGINES
 from tests.support.problems import problem
 from tests.support.work import Clock
@@ -132,6 +134,71 @@ def test_a_deadline_returns_the_best_so_far(network, monkeypatch):
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1]
     assert found[-1] == whole
+
+
+@pytest.mark.parametrize("engine", ["auto", "ring"])
+def test_verifying_ends_soon_after_the_deadline(engine, monkeypatch):
+    """An answer that takes too long to verify is not returned, unless there is an earlier one that has been verified."""
+    goal = tacos.collective.all_reduce(BROKEN, "1MB")
+    clock, looks = Clock(), []
+
+    def verified(_schedule, *, progress, **_options):
+        while True:
+            looks.append(clock.monotonic())
+            progress(0.5)
+
+    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(judging, "verify_schedule", verified)
+    with pytest.raises(TacosError, match="time_limit is 100 s, which is too short"):
+        tacos.synthesize(BROKEN, goal, engine=engine, time_limit=100)
+    assert 0 < looks[-1] <= 1.2 * 100 + 0.5
+
+
+def test_an_answer_that_was_verified_outlives_one_that_was_not(monkeypatch):
+    goal = tacos.collective.all_reduce(BROKEN, "1MB")
+    right, seen = tacos.verify, []
+
+    def verified(schedule, *, progress, **options):
+        seen.append(schedule)
+        while len(seen) == 2:
+            progress(0.5)
+        return right(schedule, **options)
+
+    monkeypatch.setattr(watch, "time", Clock())
+    monkeypatch.setattr(judging, "verify_schedule", verified)
+    found = tacos.synthesize(BROKEN, goal, time_limit=1000)
+    assert found.cut_short
+    assert len(seen) >= 2
+    assert found.time_ps == seen[0].time_ps
+
+
+@pytest.mark.parametrize(
+    ("network", "kind", "some"),
+    [
+        (tacos.topology.dgx_h100(16, nvls=False), "all_reduce", "forest"),
+        (tacos.topology.drop_links(tacos.topology.torus(12, 12), (0, 1)), "all_to_all", "direct"),
+    ],
+    ids=["boxes", "broken"],
+)
+def test_a_large_problem_is_first_given_to_engines_that_need_little_work(
+    network, kind, some, monkeypatch
+):
+    """Those that need not list all transfers come before known algorithms, and these before all others."""
+    asked = []
+
+    def go_on(task, *_limits):
+        asked.append(task.engine)
+        if not task.engine.baseline and task.engine.lists:
+            raise TimeIsUp
+        return False
+
+    monkeypatch.setattr(Task, "go_on", go_on)
+    with pytest.raises(TacosError, match="too short"):
+        tacos.synthesize(network, tacos.collective.named(kind, network, "64MB"), time_limit=10_000)
+    first = [ENGINES[name] for name in dict.fromkeys(one.name for one in asked[:-1])]
+    assert some in [one.name for one in first]
+    assert [one.lists for one in first] == sorted(one.lists for one in first)
+    assert all(one.baseline or not one.lists for one in first)
 
 
 def test_every_engine_says_how_it_ended(tmp_path, capsys):

@@ -135,17 +135,20 @@ class Auto:
         self._tasks.append(Task(self.judge, engine, variant, trial=trial))
 
     def _begin(self) -> None:
-        """Let the cheapest known algorithm find a schedule of a large problem, which the first rounds might not; time may be short."""
-        topology = self.question.topology
-        least = work(topology, LIMITS.rounds[0])
-        tasks = [task for task in self._tasks if not task.end and task.engine.lists]
-        if len(tasks) < len(self._tasks) or not tasks or min(one.needed for one in tasks) <= least:
+        """Find a schedule of a large problem, which the first rounds might not; time may be short.
+
+        Engines that may store less than all transfers come first, with the work of listing them; then the cheapest known algorithm.
+        """
+        tasks = [task for task in self._tasks if not task.end]
+        listing = [task.needed for task in tasks if task.engine.lists]
+        if not listing or min(listing) <= work(self.question.topology, LIMITS.rounds[0]):
             return
-        known = [task for task in tasks if task.engine.baseline]
+        known = [task for task in tasks if task.engine.lists and task.engine.baseline]
         # The model of NCCL weighs several algorithms, so it comes last.
-        for task in sorted(known, key=lambda one: (one.engine.reference == 1, one.needed)):
+        known.sort(key=lambda one: (one.engine.reference == 1, one.needed))
+        for task in [task for task in tasks if not task.engine.lists] + known:
             self.watch.report(0.0)
-            self._run(task, int(LIMITS.first * task.needed))
+            self._run(task, int(LIMITS.first * task.needed) or min(listing))
             if task.found or task.unexecuted() is not None:
                 return
 
@@ -226,11 +229,7 @@ class Auto:
             if not self._promising(task):
                 continue
             topology = self.question.topology
-            try:
-                self._run(task, allowance(task.engine, topology, doublings, task.trial))
-            except TimeIsUp:
-                self._offer(task)
-                raise
+            self._run(task, allowance(task.engine, topology, doublings, task.trial))
 
     def _promising(self, task: Task) -> bool:
         """Return whether a task may win, to judge a changed question by the schedules that were found there."""
@@ -241,9 +240,14 @@ class Auto:
         return math.inf if self.best is None else self.best.time_ps
 
     def _run(self, task: Task, units: int) -> None:
-        """Let a task work, and keep its best answer; an engine that fails is out."""
+        """Let a task work, and keep its best answer, at the deadline too; an engine that fails is out."""
         try:
-            if task.go_on(units, self._to_beat()):
+            try:
+                found = task.go_on(units, self._to_beat())
+            except TimeIsUp:
+                self._offer(task)
+                raise
+            if found:
                 self._offer(task)
         except (TacosError, MemoryError) as error:
             self._failed(task, error)

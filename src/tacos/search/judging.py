@@ -118,8 +118,13 @@ class Judge:
     def first_right(self, candidates: list[Answer]) -> Answer:
         """Return the first candidate that the verifier accepts, and report each one that it rejects.
 
-        Candidates that add up chunks in different orders on different NPUs are skipped if `consistent`. There is no time
-        limit here: an answer is verified or it is not returned.
+        Candidates that add up chunks in different orders on different NPUs are skipped if `consistent`. An answer is verified or
+        it is not returned.
+
+        Raises:
+            TacosError: The target takes none of them, or all may leave NPUs with different bits.
+            TimeIsUp: Verifying would take until long after the time limit.
+            VerificationError: All of them are wrong.
         """
         if not self.verifies:
             return candidates[0]
@@ -130,7 +135,7 @@ class Judge:
         for answer in candidates:
             schedule = answer.schedule
             report = verify_schedule(
-                schedule, device=self.question.checks_on, progress=lambda _: watch.repeat()
+                schedule, device=self.question.checks_on, progress=lambda _: watch.verifying()
             )
             if report.ok and report.consistent:
                 return answer

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["TimeIsUp", "Watch"]
 
 
+_OVER = (0.1, 0.25)
+"""How long verifying may go on after the time limit: a share of it and seconds, half of what the answer may be late, since other
+steps may be late as well (``python -m benchmarks.deadlines``)."""
+
+
 class TimeIsUp(Exception):
     """Not an error: it ends a search that may have found something."""
 
@@ -68,6 +73,18 @@ class Watch:
             except BaseException:
                 self.stopped = True
                 raise
+
+    def verifying(self) -> None:
+        """Report the last progress again while an answer is verified, which may end soon after the time limit.
+
+        Raises:
+            TimeIsUp: The answer would be too late.
+        """
+        if self.end is not None and self.time_limit is not None:
+            share, more_s = _OVER
+            if time.monotonic() > self.end + share * self.time_limit + more_s:
+                raise TimeIsUp
+        self.repeat()
 
     def afford(self, units: int) -> None:
         """Refuse a step that cannot be ended, and whose units of work, of about a nanosecond each, take longer than what is left.
