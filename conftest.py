@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from importlib.util import find_spec
 
 import pytest
@@ -38,10 +37,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def _searched_anew(monkeypatch):
     """Let each test search anew: two equal answers prove something, and one test does not save another its search."""
-    known = sys.modules.get("tacos.search.known")
-    if known is not None:
-        known.KNOWN.forget()
-        monkeypatch.setattr(known.KNOWN, "most_bytes", 0)
+    from tacos.search.known import KNOWN
+
+    KNOWN.forget()
+    monkeypatch.setattr(KNOWN, "most_bytes", 0)
 
 
 SLOW_PAGES = (

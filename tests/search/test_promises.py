@@ -227,7 +227,7 @@ def test_every_engine_says_how_it_ended(tmp_path, capsys):
 def test_trees_of_both_ways_may_still_win_where_one_way_trees_have_lost():
     """Four boxes with a dead NVLink: the engine's first trees are slower than what greedy finds, those of more chunks are not."""
     boxes = tacos.topology.dgx_h100(4, nvls=False)
-    network = tacos.topology.drop_links(boxes, 0)
+    network = tacos.topology.drop_links(boxes, 1, both=True)
     goal = tacos.collective.all_reduce(network, "64MB")
     alone = tacos.synthesize(network, goal, engine="forest")
     assert tacos.synthesize(network, goal).executed_s <= alone.executed_s

@@ -198,7 +198,9 @@ def _saved(
 
 def _execution(schedule: Schedule, program: Program) -> Execution:
     """Return the executed times of the program that a schedule was written as."""
-    return execution(program, schedule.topology, size=schedule.collective.size_bytes)
+    found = execution(program, schedule.topology, size=schedule.collective.size_bytes)
+    assert found is not None  # which only large schedules lack
+    return found
 
 
 def _gain(
