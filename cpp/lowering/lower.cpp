@@ -160,7 +160,7 @@ class Rank {
     step.thread = 0;
     set_src(step, from, src);
     set_dst(step, to, dst);
-    add(std::move(step));
+    add(step);
   }
 
   void send(Move& move) {
@@ -181,7 +181,7 @@ class Rank {
     } else {
       set_acc(step, chunk, true);
     }
-    const auto self = add(std::move(step));
+    const auto self = add(step);
     for (const LinkId link : slowest_[at(move.route)]) {
       auto& sent = sent_[link];
       if (window_ > 0 && sent.size() >= window_) wait_for(self, sent[sent.size() - window_]);
@@ -201,7 +201,7 @@ class Rank {
     if (!chunk.written && chunk.output < 0) chunk.scratch = take_scratch();
     chunk.written = true;
     set_acc(step, chunk, false);
-    add(std::move(step));
+    add(step);
   }
 
   // --- sums whose operands have an order (see sum_order.hpp)
@@ -269,7 +269,7 @@ class Rank {
       step.op = adds ? StepOp::recv_reduce : StepOp::recv;
       if (adds) set_src(step, Buffer::scratch, partial);
       set_dst(step, Buffer::scratch, adds ? partial : move.waits_in);
-      add(std::move(step));
+      add(step);
       if (adds) {
         ++next;
       } else if (operand == 0) {
@@ -299,7 +299,7 @@ class Rank {
     } else {
       set_acc(step, chunk, false);
     }
-    add(std::move(step));
+    add(step);
   }
   // Until it is written, `acc` is the input slot, which must not be modified out of place.
   void bring_to_acc(Chunk& chunk) {
@@ -345,7 +345,7 @@ class Rank {
 
   std::size_t add(Step step) {
     step.after_begin = after_.size();
-    steps_.push_back(std::move(step));
+    steps_.push_back(step);
     const auto self = steps_.size() - 1;
     const Step& added = steps_[self];
     if (added.src_slot >= 0) touch(self, added.src_buffer, added.src_slot, false);
