@@ -35,31 +35,32 @@ std::vector<StepId> walk_order(const Program& program) {
 
 }  // namespace
 
-// Lists of steps, one for each step.
-struct StepLists {
-  // `predecessors(step, visit)` calls visit(before) for each step in whose list `step` is.
-  template <typename Predecessors>
-  StepLists(std::size_t steps, const Predecessors& predecessors) : begin(steps + 2, 0) {
-    for (std::size_t step = 0; step < steps; ++step) {
-      predecessors(step, [&](std::size_t before) { ++begin[before + 2]; });
-    }
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    next.resize(at(begin.back()));
-    for (std::size_t step = 0; step < steps; ++step) {
-      predecessors(step, [&](std::size_t before) {
-        next[at(begin[before + 1]++)] = static_cast<StepId>(step);
-      });
-    }
-  }
-  std::span<const StepId> of(StepId step) const {
-    return std::span(next).subspan(at(begin[at(step)]), at(begin[at(step) + 1] - begin[at(step)]));
-  }
-
-  std::vector<std::int64_t> begin;
-  std::vector<StepId> next;
-};
-
 struct ProgramRuns::Steps {
+  // Lists of steps, one for each step.
+  struct Lists {
+    // `predecessors(step, visit)` calls visit(before) for each step in whose list `step` is.
+    template <typename Predecessors>
+    Lists(std::size_t steps, const Predecessors& predecessors) : begin(steps + 2, 0) {
+      for (std::size_t step = 0; step < steps; ++step) {
+        predecessors(step, [&](std::size_t before) { ++begin[before + 2]; });
+      }
+      std::partial_sum(begin.begin(), begin.end(), begin.begin());
+      next.resize(at(begin.back()));
+      for (std::size_t step = 0; step < steps; ++step) {
+        predecessors(step, [&](std::size_t before) {
+          next[at(begin[before + 1]++)] = static_cast<StepId>(step);
+        });
+      }
+    }
+    std::span<const StepId> of(StepId step) const {
+      return std::span(next).subspan(at(begin[at(step)]),
+                                     at(begin[at(step) + 1] - begin[at(step)]));
+    }
+
+    std::vector<std::int64_t> begin;
+    std::vector<StepId> next;
+  };
+
   Steps(const Program& of, std::span<const std::int64_t> chunk_bytes,
         std::shared_ptr<const Topology> on, const ProgramOptions& options, const Progress& progress)
       : program(of),
@@ -115,7 +116,7 @@ struct ProgramRuns::Steps {
   std::vector<Item> item_of;        // per step
   std::vector<std::uint8_t> first;  // per step: whether a thread begins with it
   std::vector<NodeId> rank;         // per step
-  const StepLists after, receivers;
+  const Lists after, receivers;
 };
 
 namespace {
