@@ -57,7 +57,7 @@ class Verdict:
         efficiency: The share of the bound that was reached: bound / measured.
         why: What binds, in words.
         nccl_s: What stock NCCL should take, by its model; None where NCCL has no such collective.
-        best_s: The executed time of what :func:`tacos.synthesize` returns; None if it was not searched, as in logs of more than
+        best_s: The executed time of what :func:`~tacos.search.synthesis.synthesize` returns; None if it was not searched, as in logs of more than
             32 sizes, or not found.
         best: Its engine.
     """
@@ -133,7 +133,7 @@ def judge(
         network: The topology, a file or a spec. Rank i is NPU i.
         collective: What was measured, if the log does not say.
         nccl_log: A log of ``NCCL_DEBUG=INFO`` or a file of ``NCCL_GRAPH_DUMP_FILE`` beside it.
-        effort: Work of the search for each size, as for :func:`tacos.synthesize`.
+        effort: Work of the search for each size, as for :func:`~tacos.search.synthesis.synthesize`.
         progress: Called from time to time with the share of the work done.
 
     Raises:
