@@ -222,7 +222,7 @@ class Comparison:
         return to_html(self)
 
     def verdict(self) -> str:
-        """Return a sentence that names the fastest engine and its lead.
+        """Return a sentence that names the fastest engine and its lead; if the target cannot express its sums in switches, one more.
 
         >>> import tacos
         >>> topo = tacos.topology.ring(4, bandwidth="1GB/s", latency="0ns")
@@ -233,14 +233,24 @@ class Comparison:
         if not self.solved or self.solved[0].figures is None:
             size = format_size(self.collective.size_bytes)
             return f"No engine solved the {self.collective.label} of {size}."
-        best, seconds = self.solved[0], self.solved[0].figures.counted_s
-        words = [f"{best.name} is the fastest: {format_time(seconds)}"]
-        if efficiency := self.efficiency(best):
-            with_sums = " with sums in switches" if best.beyond_target else ""
-            words.append(f"{100 * efficiency:.1f} % of the bound{with_sums}")
+        best = self.solved[0]
+        words = [f"{best.name} is the fastest: {self._time_of(best)}"]
         if best.engine != self.reference and (factor := self.speed_up()):
             words.append(_times_as_fast(factor, factor, self.reference))
-        return ", ".join(words) + "."
+        sentence = ", ".join(words) + "."
+        within = next((one for one in self.solved if not one.beyond_target), best)
+        if within is best:
+            return sentence
+        return f"{sentence} {within.name} is the fastest for the target: {self._time_of(within)}."
+
+    def _time_of(self, candidate: Candidate) -> str:
+        """Return a candidate's time and its share of the bound, in words."""
+        assert candidate.figures is not None
+        took = format_time(candidate.figures.counted_s)
+        if not (efficiency := self.efficiency(candidate)):
+            return took
+        with_sums = " with sums in switches" if candidate.beyond_target else ""
+        return f"{took}, {100 * efficiency:.1f} % of the bound{with_sums}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def _references(result: Comparison | Sweep, most: int | None) -> list[str]:
             continue
         try:
             found = nccl.rings(result.topology, aware=aware)
-        except (TacosError, ValueError):  # there is no ring through this network
+        except (TacosError, ValueError):  # no ring passes through all members
             continue
         shown = "; ".join("-".join(map(str, _shortened(ring))) for ring in found[:most])
         count = f"{len(found)} ring{'s' * (len(found) != 1)}"
@@ -372,8 +372,11 @@ def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
         "synthesis",
     ):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("ok")
-    for candidate in _brief(result) if brief else result.candidates:
+    shown = _brief(result) if brief else result.candidates
+    doubtful = not all(candidate.ok for candidate in shown)  # a column of "yes" says nothing
+    if doubtful:
+        table.add_column("ok")
+    for candidate in shown:
         figures = candidate.figures
         best = " *" if candidate is next(iter(result.solved), None) else ""
         cells = ["-"] * 5
@@ -381,8 +384,8 @@ def _engines_table(result: Comparison, name: str, brief: bool) -> Table:
             chunks = "-" if figures.chunks is None else f"{figures.chunks:,}"
             cells = [*_cells(result, candidate), chunks]
         took = format_time(float(f"{candidate.seconds:.2g}"))
-        ok = "yes" if candidate.ok else "NO" if figures else "-"
-        table.add_row(candidate.name + best, *cells, took, ok)
+        ok = ["yes" if candidate.ok else "NO" if figures else "-"] if doubtful else []
+        table.add_row(candidate.name + best, *cells, took, *ok)
     return table
 
 
