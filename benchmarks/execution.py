@@ -21,7 +21,7 @@ import tacos
 from benchmarks.simulate import memory
 from tacos import topology as tp
 from tacos.errors import FormatError
-from tacos.execution import execution
+from tacos.execution import MOST_RUN, execution
 
 US = 1e6
 KINDS = ("all_gather", "all_reduce", "all_to_all")
@@ -73,41 +73,23 @@ SPECS = (
 )
 
 
-def sharing():
-    """Yield schedules whose messages share links, of growing size: regular, through one switch, and irregular."""
-    for boxes in (16, 32, 64, 128, 256):
-        network = tp.dgx_h100(boxes, nvls=False)
-        yield (
-            f"dgx-h100:{boxes}",
-            tacos.collective.all_to_all(network, "64MB", chunks=1),
-            network,
-            "direct",
-        )
-    for npus in (256, 512, 1024):
-        network = tp.switch(npus)
-        yield (
-            f"switch:{npus}",
-            tacos.collective.all_gather(network, "64MB", chunks=1),
-            network,
-            "symmetric",
-        )
-    for boxes in (8, 16, 32):
-        network = tp.dgx_h100(boxes, nvls=False)
-        yield (
-            f"dgx-h100:{boxes}",
-            tacos.collective.all_reduce(network, "64MB", chunks=4),
-            network,
-            "greedy",
-        )
+SHARING = [
+    *(("all_to_all", f"dgx-h100-plain:{boxes}", 1, "direct") for boxes in (16, 32, 64, 120)),
+    *(("all_gather", f"switch:{npus}", 1, "symmetric") for npus in (256, 512, 1000)),
+    *(("all_reduce", f"dgx-h100-plain:{boxes}", 4, "greedy") for boxes in (8, 16, 32)),
+]
+"""Schedules whose messages share links, of growing size: regular, through one switch, and irregular; with their chunks."""
 
 
 def speed(most):
     """Print by size how long executions take, in seconds of one core, and what they add to the process at its peak."""
     columns = ("transfers", "runs", "s", "ns each", "bytes each", "of schedule")
     print(
-        f"{'network':14}{'collective':12}{'engine':12}" + "".join(f"{one:>12}" for one in columns)
+        f"{'network':20}{'collective':12}{'engine':12}" + "".join(f"{one:>12}" for one in columns)
     )
-    for name, collective, network, engine in sharing():
+    for kind, name, chunks, engine in SHARING:
+        network = tacos.topology.parse(name)
+        collective = tacos.collective.named(kind, network, "64MB", chunks=chunks)
         schedule = tacos.synthesize(
             network, collective, engine=engine, target="schedule", verify=False
         )
@@ -118,7 +100,7 @@ def speed(most):
         found = execution(schedule)
         took, grown = time.process_time() - begin, memory("VmHWM") - before
         count = schedule.transfers
-        print(f"{name:14}{collective.parts[0].kind:12}{engine:12}{count:12,}{found.runs:12}{took:12.2f}"
+        print(f"{name:20}{kind:12}{engine:12}{count:12,}{found.runs:12}{took:12.2f}"
               f"{took / count * 1e9:12.0f}{grown / count:12.0f}{found.time_ps() / schedule.time_ps:12.3f}", flush=True)  # fmt: skip
 
 
@@ -157,8 +139,8 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--target", help="passed to synthesize")
-    parser.add_argument("--speed", type=int, nargs="?", const=10**7, metavar="TRANSFERS",
-                        help="print how long executions of at most so many transfers take where links are shared")  # fmt: skip
+    parser.add_argument("--speed", type=int, nargs="?", const=MOST_RUN, metavar="TRANSFERS",
+                        help="time executions of up to this many transfers that share links")  # fmt: skip
     options = parser.parse_args()
     if options.speed is not None:
         speed(options.speed)
