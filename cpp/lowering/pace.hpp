@@ -24,9 +24,9 @@ namespace tacos {
 struct Paced {
   Program program;
   std::int32_t window = 0;
-  // How long the program takes with links that serve first come, first served, and with shared links; -1 if the window
-  // did not depend on it and nobody asked. If no window is below the limit, both are the least time that was found to
-  // miss it.
+  // How long the program takes with links that serve first come, first served, and with shared links; -1 if neither the
+  // choice of the window nor the caller needed it. If no window stays below the limit, both are the least time that was
+  // found to exceed it.
   Time dependencies = -1, shared = -1;
   std::int32_t runs = 0;  // number of simulations that this took
 };

@@ -41,7 +41,7 @@ struct ProgramOptions {
   std::vector<std::int64_t> position;  // per step, or empty
 };
 
-// What all runs of a program on a network have in common: who waits for whom, and the messages with their routes.
+// What all runs of a program on a network have in common: the order in which steps wait for each other, and the messages with their routes.
 // `chunk_bytes` has the size of each chunk of the program's collective. The program must outlive this.
 class ProgramRuns {
  public:

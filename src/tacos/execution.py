@@ -190,7 +190,7 @@ def executed_ps(schedule: Schedule) -> int | None:
 def for_target(schedule: Schedule, target: str | None) -> Schedule:
     """Return the same schedule with its executed time for a target.
 
-    It is computed unless it is known; if a time limit cut the search short, only when somebody asks for it.
+    An unknown time is computed here; after a search that a time limit cut short, it is computed on first use.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.

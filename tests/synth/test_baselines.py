@@ -45,7 +45,7 @@ def test_paths_that_nobody_may_list_are_not_followed():
     assert whole == 64 * 63 * 64 // 2
     allowed = Meter(limit=int(whole * Meter.TRANSFER))
     assert len(named_part(part, trees, progress=allowed).route) == whole
-    assert allowed.used == 0  # who lists the moves counts them
+    assert allowed.used == 0  # the caller counts the moves that it lists
     stopped = Meter(limit=int(10_000 * Meter.TRANSFER))
     with pytest.raises(WorkIsUp):
         named_part(part, trees, progress=stopped)

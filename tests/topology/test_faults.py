@@ -187,7 +187,7 @@ def test_a_subset_keeps_only_the_faults_of_its_links():
     assert part.healthy() == tp.subset(mesh, range(8))
     assert tp.subset(worn, [4, 5, 8, 9]).faults is None
     after = tp.subset(tp.drop_npus(mesh, 15), range(8))
-    assert after.faults is None, "an NPU that does not take part is no fault of the job's network"
+    assert after.faults is None, "an NPU outside the job is not a fault of the job's network"
 
 
 def test_equality_includes_faults_but_plans_do_not():

@@ -88,7 +88,7 @@ class Auto:
         self._spent: set[tuple[str, str, int]] = set()
         self._ends: dict[str, str] = {}
         self._errors: list[Exception] = []
-        self._enough = LIMITS.met
+        self._gap = LIMITS.met
 
     def answer(self, *, refines: bool, matches: bool) -> Answer:
         """Return the best answer of all tasks.
@@ -158,7 +158,7 @@ class Auto:
         changed = False
         for i, doublings in enumerate(rounds):
             large = topology.npus > LIMITS.few and doublings <= 0
-            self._enough = LIMITS.near if large else LIMITS.met
+            self._gap = LIMITS.near if large else LIMITS.met
             if self._met():
                 continue
             if doublings > 0:
@@ -203,7 +203,7 @@ class Auto:
         if self.best is None:
             return False
         time_ps = self.best.time_ps if self.best.executed else self.best.schedule.time_ps
-        return self.question.gap(time_ps) <= self._enough
+        return self.question.gap(time_ps) <= self._gap
 
     def _more_trials(self, trials: int) -> None:
         """Add the random starts of a larger effort."""

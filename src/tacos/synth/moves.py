@@ -166,7 +166,7 @@ class Moves:
             on_the_way = move >= 0
             move, chunk, block = move[on_the_way], chunk[on_the_way], block[on_the_way]
             found.append((move, chunk))
-            # Who lists the moves counts them; paths that nobody may list need not be followed to their ends.
+            # The caller counts the moves that it lists. More of them than it may list are not followed to their ends.
             listed += len(move)
             if meter.left is not None and listed * Meter.TRANSFER > meter.left:
                 meter.reserve(listed * Meter.TRANSFER)

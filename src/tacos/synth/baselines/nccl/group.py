@@ -44,9 +44,8 @@ class Group:
         if kind_of(part).listed and part.kind != "send_recv":
             raise ValueError(f"nccl needs a collective that NCCL has, not {part.label}")
         self.network, self.part = network, part
-        self.report = (
-            report  # called from time to time; what the model weighs is no work of the search
-        )
+        # Called from time to time; weighing algorithms does not count as work.
+        self.report = report
         members = part.group
         if part.kind == "send_recv":
             members = np.unique(np.concatenate([part.inputs, part.outputs])).astype(np.int32)
