@@ -76,10 +76,27 @@ def test_compare_lists_the_fastest_first(capsys):
     assert all(row["ok"] for row in rows)
     assert main(["compare", "ring:4", "all-gather", "1MB", "--engines", "ring,direct"]) == 0
     shown = capsys.readouterr().out
-    assert re.findall(r"^ (\S+)( \*)? .* yes +$", shown, re.MULTILINE) == [
+    assert re.findall(r"^ (\S+)( \*)? .* % .* [mu]?s +$", shown, re.MULTILINE) == [
         ("ring", " *"),
         ("direct", ""),
     ]
+
+
+def test_compare_says_which_answers_are_missing(tmp_path, capsys):
+    """NCCL fails where it does not know of the dead link; where all answers are right, no column says so."""
+    box = tacos.topology.dgx_h100(2, nvls=False)
+    file = tmp_path / "broken.yaml"
+    tacos.save(tacos.topology.drop_links(box, (1, "switch0"), both=True), file)
+    assert main(["compare", str(file), "all-reduce", "1MB", "--engines", "ring,nccl"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"  ok +$", shown, re.MULTILINE)
+    assert re.findall(r"^ (\S+)(?: \*)? .* (yes|-) +$", shown, re.MULTILINE) == [
+        ("nccl", "yes"),
+        ("ring", "yes"),
+        ("nccl-unaware", "-"),
+    ]
+    assert main(["compare", "ring:4", "all-gather", "1MB", "--engines", "ring,direct"]) == 0
+    assert not re.search(r"  ok +$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_info_shows_the_whole_or_one_npu_or_one_link(saved, capsys):
