@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.synth.baselines.nccl.boxes import layout
-from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.channels import rings as _rings
+from tacos.synth.baselines.nccl.knowledge import known_networks
 from tacos.synth.baselines.nccl.parameters import GENERATIONS, Generation
 from tacos.synth.baselines.nccl.tuner import ALGORITHMS, Candidate, Estimate, estimate
-from tacos.synth.baselines.nccl.unaware import unaware_of
 
 if TYPE_CHECKING:
     from tacos._core import Topology
@@ -43,5 +42,5 @@ def rings(topology: Topology, *, aware: bool = True) -> list[tuple[int, ...]]:
     (1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9)
     """
     members = np.arange(topology.npus, dtype=np.int32)
-    network = network_of(topology) if aware or topology.faults is None else unaware_of(topology)
+    (network,) = known_networks(topology, aware=aware)
     return list(_rings(network, layout(network.topology, members)))

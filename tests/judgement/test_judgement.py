@@ -8,6 +8,7 @@ import pytest
 
 import tacos
 from tacos.cli import main
+from tacos.cli.judging import _print_judgement
 from tacos.errors import FormatError
 from tacos.judgement.logs import Log, Measured, read_log
 from tests.support.viewer_pages import views
@@ -184,6 +185,21 @@ def test_the_best_time_is_that_of_synthesize(network):
     found = tacos.synthesize(topology, tacos.collective.all_reduce(topology, 1 << 20))
     (row,) = tacos.judge(measured, network).rows
     assert (row.best_s, row.best) == (found.executed_s, found.engine)
+
+
+def test_the_model_of_nccl_is_the_faster_of_both_on_a_network_with_faults(monkeypatch, capsys):
+    """An NVLink at half speed: NCCL that does not know of it keeps its trees, which beat the NVLS trees of a new search."""
+    monkeypatch.setattr("tacos.judgement._best", lambda *_: (None, ""))
+    worn = tacos.topology.degrade(tacos.topology.dgx_h100(4), (3, 32), factor=0.5, both=True)
+    measured = Log("x", "nccl-tests", "all_reduce", (Measured(4 << 20, 0.01),))
+    found = tacos.judge(measured, worn)
+    coll = tacos.collective.all_reduce(worn, 4 << 20)
+    again, unaware = (tacos.nccl.estimate(worn, coll, aware=aware) for aware in (True, False))
+    assert unaware.time_s < again.time_s
+    (row,) = found.rows
+    assert (row.nccl_s, row.nccl) == (unaware.time_s, "nccl-unaware")
+    _print_judgement(found)
+    assert "by its model, without knowledge of the network's faults" in capsys.readouterr().out
 
 
 @pytest.mark.slow

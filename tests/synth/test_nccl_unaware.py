@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import collective as co
 from tacos import topology as tp
+from tacos.nccl import estimate
 from tacos.synth import ENGINES
 from tacos.view import remarks
 from tests.synth.test_nccl_laws import BOXES, TORI, collective_on, collectives
@@ -135,6 +136,45 @@ def test_every_algorithm_moves_to_the_broken_network(kind, network):
         assert 0.999 * before.time_ps <= found.time_ps <= 4.001 * before.time_ps
 
 
+# --- times of nccl-tests ------------------------------------------------------------------------
+
+
+def test_the_estimate_is_of_the_faster_reference():
+    """Half of one NIC: unaware, eight rings at half speed, so twice the time of the wire; searched again, seven rings at full speed."""
+    box = tp.dgx_h100(4, nvls=False)
+    worn = tp.degrade(box, (3, box.nodes - 1), factor=0.5, both=True)
+    coll = co.all_gather(box, "8GB")
+    healthy, again, before = (
+        estimate(network, coll, aware=aware)
+        for network, aware in ((box, None), (worn, True), (worn, False))
+    )
+    assert (healthy.engine, again.engine, before.engine) == ("nccl", "nccl", "nccl-unaware")
+    assert before.time_s == pytest.approx(2 * healthy.time_s, rel=0.01)
+    assert again.time_s == pytest.approx(8 / 7 * healthy.time_s, rel=0.01)
+    assert estimate(worn, coll) == again
+    # NCCL's tuner does not know of the fault either.
+    assert before.candidates[0].cost_s == healthy.candidates[0].cost_s
+
+
+def test_a_dead_link_that_nccl_does_not_know_of_leaves_one_estimate():
+    worn = tp.drop_links(tp.dgx_h100(2), (3, 18), both=True)
+    coll = co.all_reduce(worn, "64MB")
+    assert estimate(worn, coll).engine == "nccl"
+    with pytest.raises(tacos.InfeasibleError, match="NCCL fails: it would send over link npu 3-"):
+        estimate(worn, coll, aware=False)
+
+
+def test_a_slow_nvlink_does_not_make_a_gpu_an_older_one():
+    """Sums in switches run at the speed of the slowest port; the GPUs remain H100 and keep NVLS."""
+    box = tp.dgx_h100()
+    worn = tp.degrade(box, (3, 8), factor=0.5, both=True)
+    coll = co.all_reduce(box, "8GB")
+    for aware in (True, False):
+        found = estimate(worn, coll, aware=aware)
+        assert (found.generation, found.algorithm) == ("H100", "nvls")
+        assert found.time_s == pytest.approx(2 * estimate(box, coll).time_s, rel=0.01)
+
+
 # --- laws ---------------------------------------------------------------------------------------
 
 
@@ -181,6 +221,18 @@ def test_numbers_of_equal_npus_do_not_matter(machines, what, random):
         unaware(one, collective_on(one, what), algorithm="ring").time_ps for one in (worn, turned)
     ]
     assert times[0] == times[1]
+
+
+@settings(max_examples=40)
+@given(worn_machines(), collectives())
+def test_estimates_of_what_does_not_know_of_faults_are_not_faster_than_healthy(machines, what):
+    healthy, worn = machines
+    coll = collective_on(healthy, what)
+    whole, broken = (estimate(one, coll, aware=False, generation="H100") for one in (healthy, worn))
+    for before, after in zip(whole.candidates, broken.candidates, strict=True):
+        assert (before.algorithm, before.protocol) == (after.algorithm, after.protocol)
+        assert after.cost_s == before.cost_s
+        assert after.time_s >= 0.999 * before.time_s
 
 
 # --- comparisons --------------------------------------------------------------------------------

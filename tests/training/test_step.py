@@ -14,7 +14,7 @@ from tacos import training
 from tacos._core import pipeline
 from tacos.errors import SpecError
 from tacos.training import DEVICES, SOFTWARE, Parallelism
-from tacos.training.communication import Communication, communication
+from tacos.training.communication import LAUNCH_S, Communication, communication
 
 GPIPE, ONE_EACH, ZERO_BUBBLE = 0, 1, 2
 SMALL = training.Transformer(
@@ -165,6 +165,22 @@ def test_a_slow_link_slows_its_collective():
         Communication(one).of(rails).seconds("all_reduce", 2**30) for one in (topology, worn)
     )
     assert 1.8 < halved / healthy < 2.1
+
+
+def test_nccl_is_the_faster_of_both_on_a_network_with_faults():
+    """An NVLink at half speed: NCCL that does not know of it keeps its trees, which beat the NVLS trees of a new search."""
+    worn = tacos.topology.degrade(tacos.topology.dgx_h100(4), (3, 32), factor=0.5, both=True)
+    everyone = Communication(worn).of(np.arange(32, dtype=np.int32)[None])
+    coll = tacos.collective.all_reduce(worn, 4 << 20)
+    again, unaware = (
+        tacos.nccl.estimate(worn, coll, aware=aware).candidates[0] for aware in (True, False)
+    )
+    assert unaware.time_s < again.time_s
+    wire_s, engine = everyone.reference("all_reduce", 4 << 20)
+    assert engine == "nccl-unaware"
+    assert wire_s == everyone.seconds("all_reduce", 4 << 20)
+    assert wire_s == pytest.approx(LAUNCH_S + unaware.bytes_s + unaware.steps_s)
+    assert everyone.schedule("all_reduce", 4 << 20).engine == "nccl-unaware"
 
 
 def test_messages_of_all_pairs_share_links():

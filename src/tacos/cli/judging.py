@@ -105,18 +105,30 @@ def _write_page(output: Path, found: Judgement, network: str, silent: bool) -> N
     size = found.rows[-1].size_bytes if found.rows else 2**30
     with progress("drawing", silent):
         problem = tacos.collective.named(kind.name, topology, size, root=0 if kind.rooted else None)
-        schedule = tacos.synthesize(topology, problem, engine="nccl")
-        rings: dict[str, Any] = {"NCCL's rings": tacos.nccl.rings(topology)}
+        reference = tacos.compare(topology, problem, engines="nccl")
+        schedule = reference.best
+        aware = reference.reference != "nccl-unaware"
+        rings: dict[str, Any] = {"NCCL's rings": tacos.nccl.rings(topology, aware=aware)}
         if found.rings is not None:
             rings = {"NCCL's rings": found.rings.rings, "suggested rings": found.rings.suggested}
         view.write_page(output, schedule, names=["NCCL, by its model"], rings=rings)
+
+
+def _knowledge(found: Judgement) -> str:
+    """Return which NCCL is meant on a network with faults."""
+    names = {row.nccl for row in found.rows} - {"", "nccl"}
+    if not names:
+        return ""
+    if names == {row.nccl for row in found.rows}:
+        return ", without knowledge of the network's faults, which makes it faster"
+    return ", with or without knowledge of the network's faults, whichever is faster at a size"
 
 
 def _print_judgement(found: Judgement) -> None:
     if found.rows:
         print_table(judgement_table(found))
         best = ", ".join(dict.fromkeys(row.best for row in found.rows if row.best))
-        print("NCCL: what stock NCCL should take, by its model")
+        print(f"NCCL: what stock NCCL should take, by its model{_knowledge(found)}")
         if best:
             print(f"best: the executed time of what tacos synth finds ({best})")
         for row in dict.fromkeys((found.rows[0], found.rows[-1])):

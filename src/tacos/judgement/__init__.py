@@ -56,10 +56,12 @@ class Verdict:
         bound_s: A time that nothing beats.
         efficiency: The share of the bound that was reached: bound / measured.
         why: What binds, in words.
-        nccl_s: What stock NCCL should take, by its model; None where NCCL has no such collective.
+        nccl_s: What stock NCCL should take, by its model (:func:`tacos.nccl.estimate`); None where NCCL has no such collective.
         best_s: The executed time of what :func:`~tacos.search.synthesis.synthesize` returns; None if it was not searched, as in logs of more than
             32 sizes, or not found.
         best: Its engine.
+        nccl: Which NCCL that is on a network with faults: ``"nccl"``, which searched again, or ``"nccl-unaware"``, which does not know
+            of them; the faster of both. Empty where `nccl_s` is None.
     """
 
     size_bytes: int
@@ -71,6 +73,7 @@ class Verdict:
     nccl_s: float | None
     best_s: float | None
     best: str
+    nccl: str = ""
 
 
 @dataclass(frozen=True)
@@ -220,15 +223,17 @@ def _rows(
     for number, (size, time_s) in enumerate(rows):
         if progress is not None:
             progress(number / len(rows))
+        nccl_s: float | None
         collective = _collective(kind, topology, size)
         limit = bound(topology, collective)
         best_s, best = None, ""
         if size in searched:
             best_s, best = _best(topology, collective, limit, effort)
         try:
-            nccl_s: float | None = estimate(topology, collective).time_s
+            model = estimate(topology, collective)
+            nccl_s, nccl = model.time_s, model.engine
         except (TacosError, ValueError):
-            nccl_s = None
+            nccl_s, nccl = None, ""
         found.append(
             Verdict(
                 size,
@@ -240,6 +245,7 @@ def _rows(
                 nccl_s,
                 best_s,
                 best,
+                nccl,
             )
         )
     return tuple(found)

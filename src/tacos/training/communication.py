@@ -19,17 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos.collective import all_gather, all_reduce, all_to_all, reduce_scatter
+from tacos.errors import InfeasibleError
 from tacos.execution import at_size, execution
 from tacos.library import Plans, fingerprint
 from tacos.program import lower
 from tacos.program_nodes import nodes as program_nodes
 from tacos.schedule import routes
 from tacos.search.synthesis import check_engine, synthesize
+from tacos.synth import ENGINES
 from tacos.synth.baselines.nccl import parameters as p
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
+from tacos.synth.baselines.nccl.knowledge import has_faults, known_networks
 from tacos.synth.baselines.nccl.tuner import choose
 from tacos.topology.edits import reweighted, subset
+from tacos.topology.faults import broken, repaired
 from tacos.topology.links import from_links
 
 if TYPE_CHECKING:
@@ -117,9 +121,8 @@ class Communication:
     def physical(self) -> Topology:
         """Return the network with the bandwidths that messages reach, for simulations of all transfers."""
         topology, label = self.topology, self.network.label
-        inside = label[topology.link_src] == label[topology.link_dst]
         one = self.of(np.arange(topology.npus, dtype=np.int32)[None]).group.generation
-        return _reached(topology, inside, one.link_efficiency, np.ones(topology.links))
+        return _reached(topology, label, one.link_efficiency, np.ones(topology.links))
 
 
 @lru_cache(maxsize=64)
@@ -189,44 +192,59 @@ class Family:
         return found
 
     @cached_property
+    def known(self) -> list[Group]:
+        """The channels of the first group: those of NCCL that knows the network's faults, and those of NCCL that does not."""
+        part = self._part("all_reduce", 1 << 20)
+        return [Group(network, part) for network in known_networks(self.topology)]
+
+    @property
     def group(self) -> Group:
-        """The channels of the first group."""
-        return Group(self.costs.network, self._part("all_reduce", 1 << 20))
+        """The channels of the first group, on the network as it is."""
+        return self.known[0]
 
     def _part(self, kind: str, size: int) -> Any:
         build = KINDS[kind]
         return build(self.topology, size, group=self.first.tolist()).parts[0]
 
     def nccl(self, kind: str, size: int) -> float:
-        """Return the seconds that stock NCCL takes."""
-        group = self.group.of(self._part(kind, size))
-        best = choose(group).candidates[0]
-        how = "pairs" if best.algorithm == "direct" else "ring"
-        return LAUNCH_S + best.steps_s + best.bytes_s * self._share(how)
+        """Return the seconds that stock NCCL takes; on a network with faults, the faster of both that it may do."""
+        return self.reference(kind, size)[0]
 
-    def _share(self, how: str) -> float:
+    def reference(self, kind: str, size: int) -> tuple[float, str]:
+        """Return the seconds that stock NCCL takes, and the engine that does what it does."""
+        found = []
+        for group in self.known:
+            best = choose(group.of(self._part(kind, size))).candidates[0]
+            how = "pairs" if best.algorithm == "direct" else "ring"
+            with suppress(InfeasibleError):  # it would send over a dead link
+                share = self._share(how, group)
+                found.append((LAUNCH_S + best.steps_s + best.bytes_s * share, group.network.name))
+        return min(found)
+
+    def _share(self, how: str, group: Group) -> float:
         """Return the slowdown caused by other groups on the same links."""
-        if how not in self._shares:
-            load = self._load(how)
+        key = f"{group.network.name} {how}"
+        if key not in self._shares:
+            load = self._load(how, group)
             used = load > 0
             if not used.any() or len(self.groups) == 1:
-                self._shares[how] = 1.0
+                self._shares[key] = 1.0
             else:
-                speed = self.group.speeds
-                alone = self._load(how, alone=True)
+                speed = group.executed.speeds
+                alone = self._load(how, group, alone=True)
                 busy = alone > 0
                 own = float((speed[busy] / alone[busy]).min())
-                self._shares[how] = max(1.0, own / float((speed[used] / load[used]).min()))
-        return self._shares[how]
+                self._shares[key] = max(1.0, own / float((speed[used] / load[used]).min()))
+        return self._shares[key]
 
-    def _load(self, how: str, *, alone: bool = False) -> NDArray[np.float64]:
+    def _load(self, how: str, group: Group, *, alone: bool = False) -> NDArray[np.float64]:
         """Return the share of a group's bytes on each link, summed over all groups, or for the first group alone."""
-        key = f"{how}{alone}"
+        key = f"{group.network.name} {how} {alone}"
         if key not in self._loads:
             groups = self.first[None] if alone else self.groups
             if how == "ring":
                 place = {npu: i for i, npu in enumerate(self.first.tolist())}
-                orders = np.array([[place[npu] for npu in ring] for ring in self.group.rings])
+                orders = np.array([[place[npu] for npu in ring] for ring in group.rings])
                 weight = 1.0 / len(orders)
                 source = groups[:, orders]
                 target = groups[:, np.roll(orders, -1, axis=1)]
@@ -236,7 +254,7 @@ class Family:
                 i, j = i[i != j], j[i != j]
                 weight = 1.0 / n
                 source, target = groups[:, i], groups[:, j]
-            table = routes(self.topology, pairs=(source.ravel(), target.ravel()))
+            table = group.executed.network.table(source.ravel(), target.ravel())
             count = np.bincount(table.links, minlength=self.topology.links)
             self._loads[key] = weight * count.astype(np.float64)
         return self._loads[key]
@@ -264,15 +282,18 @@ class Family:
     def _used(self, kind: str, size: int) -> Schedule | str:
         """Return the tuned schedule that each group uses, or the engine that synthesizes one."""
         engine, plans = self.costs.collectives, self.costs.plans
+        time_s, stock = self.reference(kind, size)
+        if not has_faults(self._own()):
+            stock = self.group.network.name
         if plans is not None:
             tuned = self._plan(kind, size, plans)
             if tuned is not None and tuned.topology.npus == self.groups.shape[1]:
-                time_s = self.tuned(kind, size, plans)
-                if time_s is not None and time_s <= self.nccl(kind, size):
+                tuned_s = self.tuned(kind, size, plans)
+                if tuned_s is not None and tuned_s <= time_s:
                     return tuned
-            return "nccl"
-        if engine != "nccl" and self.nccl(kind, size) < self.synthesized(kind, size, engine):
-            return "nccl"
+            return stock
+        if engine == "nccl" or time_s < self.synthesized(kind, size, engine):
+            return stock
         return engine
 
     def tuned(self, kind: str, size: int, plans: Plans) -> float | None:
@@ -283,7 +304,7 @@ class Family:
         found = execution(lower(schedule), schedule.topology, size=size)
         whole = schedule.time_s * size / schedule.collective.size_bytes
         time_s = found.time_ps() * 1e-12 if found else whole
-        return LAUNCH_S + time_s * self._share("ring")
+        return LAUNCH_S + time_s * self._share("ring", self.group)
 
     def _plan(self, kind: str, size: int, plans: Plans) -> Schedule | None:
         """Return the tuned algorithm for the group, on the whole network or on the group's part of it."""
@@ -306,9 +327,9 @@ class Family:
         """
         if self._network is None:
             topology, one = self.topology, self.group.generation
-            used, own = self._load("ring"), self._load("ring", alone=True)
+            used, own = (self._load("ring", self.group, alone=alone) for alone in (False, True))
             shared = np.where(own > 0, np.maximum(used / np.maximum(own, 1e-12), 1.0), 1.0)
-            changed = _reached(topology, self.group.inside, one.link_efficiency, shared)
+            changed = _reached(topology, self.costs.network.label, one.link_efficiency, shared)
             members = self.first.tolist()
             try:
                 self._network = subset(changed, members)
@@ -325,7 +346,7 @@ def _synthesized(network: Topology, kind: str, size: int, engine: str) -> Schedu
 
 def _near(size: int, engine: str) -> int:
     """Round `size` to one for which an algorithm is synthesized, since synthesis is slow."""
-    if engine == "nccl":
+    if engine != "auto" and ENGINES[engine].reference == 1:
         return size
     step = 4 if engine == "auto" else 2
     return 1 << min(max(step * round(log2(max(size, 1)) / step), _SMALLEST), _LARGEST)
@@ -382,19 +403,45 @@ def _relayed(topology: Topology, members: list[int]) -> Topology:
 
 def _reached(
     topology: Topology,
-    inside: NDArray[np.bool_],
+    label: NDArray[np.int64],
     efficiency: float,
     shared: NDArray[np.float64],
 ) -> Topology:
-    """Return the network with the bandwidths that NCCL's channels reach, and the latencies of its Simple protocol."""
+    """Return the network with the bandwidths that NCCL's channels reach, and the latencies of its Simple protocol.
+
+    It keeps the faults of its links, whose healthy speeds change alike.
+    """
+    found = reweighted(topology, **_speeds(topology, label, efficiency, shared))
+    if not has_faults(topology):
+        return found
+    healthy, now = repaired(topology)
+    left = np.flatnonzero(now >= 0)
+    before = np.ones(healthy.links)
+    before[left] = shared
+    return broken(
+        reweighted(healthy, **_speeds(healthy, label, efficiency, before)),
+        np.arange(topology.nodes),
+        left,
+        bandwidth_Bps=found.link_bandwidth_Bps,
+        latency_ps=found.link_latency_ps,
+    )
+
+
+def _speeds(
+    topology: Topology,
+    label: NDArray[np.int64],
+    efficiency: float,
+    shared: NDArray[np.float64],
+) -> dict[str, NDArray[np.int64]]:
+    """Return the bandwidths that NCCL's channels reach on links, and the latencies of its Simple protocol."""
+    inside = label[topology.link_src] == label[topology.link_dst]
     share = np.where(inside, efficiency, p.NIC_EFFICIENCY) / shared
     leaves = topology.link_src < topology.npus
     least = np.where(inside, p.BOX_HOP_US["ring"][2], p.NET_HOP_US["ring"][2]) * 1e6
     latency = np.where(
         leaves, np.maximum(topology.link_latency_ps, least), topology.link_latency_ps
     )
-    return reweighted(
-        topology,
-        bandwidth_Bps=np.maximum(topology.link_bandwidth_Bps * share, 1).astype(np.int64),
-        latency_ps=latency.astype(np.int64),
-    )
+    return {
+        "bandwidth_Bps": np.maximum(topology.link_bandwidth_Bps * share, 1).astype(np.int64),
+        "latency_ps": latency.astype(np.int64),
+    }

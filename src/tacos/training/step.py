@@ -252,8 +252,8 @@ def step(
         topology: The network.
         device: A name in ``DEVICES``, or your own table.
         dtype: Type of matrix products.
-        collectives: ``"nccl"`` (what stock NCCL would do), ``"auto"`` (synthesized), the name of an engine, a directory of
-            tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
+        collectives: ``"nccl"`` (what stock NCCL would do; on a network with faults, the faster of NCCL that searched again and NCCL
+            that does not know of them), ``"auto"`` (synthesized), the name of an engine, a directory of tuned algorithms, or ``"free"``: communication takes no time, which bounds what better collectives can gain.
         software: A name in ``SOFTWARE``, or your own record.
         faults: Slow and dead links, such as ``"link=0-1,slowdown=4"`` or ``"nic=3"``; see :func:`~tacos.training.what_if.disturbed`.
         stragglers: Factors by which some NPUs compute longer, by NPU number. ``"folded"`` slows their whole pipeline stage down.

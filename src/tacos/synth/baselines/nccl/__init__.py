@@ -22,7 +22,7 @@ from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
-from tacos.synth.baselines.nccl.tuner import choose, generation_named, in_doubt
+from tacos.synth.baselines.nccl.tuner import SWITCHED, choose, generation_named, in_doubt
 from tacos.synth.engine import Engine
 from tacos.synth.moves import listed, named_part, to_schedule
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NCCL", "chunk_counts_on", "nccl", "solve", "suited_counts"]
 
-_SWITCHED = ("nvls", "nvls-tree", "collnet")
 _MOST_CHUNKS = 512
 """Largest number of chunks of a block if their number is open (chosen)."""
 _LEAST_CHUNKS = 4
@@ -97,19 +96,18 @@ def solve(
     network: Network,
     collective: Collective,
     *,
-    algorithm: str | None,
-    protocol: str | None,
-    channels: int | None,
-    generation: str | Generation | None,
-    progress: Progress,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    channels: int | None = None,
+    generation: str | Generation | None = None,
+    progress: Progress = None,
 ) -> Schedule:
     """Return NCCL's algorithm for a network, on the links that carry it out; the options are those of :func:`nccl`.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx1()
     >>> coll = tacos.collective.all_gather(topo, "1MB", chunks=6)
-    >>> none = dict(algorithm=None, protocol=None, channels=None, generation=None, progress=None)
-    >>> solve(network_of(topo), coll, **none).time_ps == nccl(topo, coll).time_ps
+    >>> solve(network_of(topo), coll).time_ps == nccl(topo, coll).time_ps
     True
     """
     given = generation_named(generation)
@@ -126,7 +124,6 @@ def solve(
                         network,
                         collective,
                         algorithm=one,
-                        protocol=None,
                         channels=channels,
                         generation=generation,
                         progress=progress,
@@ -136,12 +133,15 @@ def solve(
                 failure = error
         if failure is not None and not tried:
             raise failure
+        # Those that do not send over a dead link are left of NCCL's choices.
         fastest = min(tried, key=lambda one: one.time_ps)
-        facts = {"estimate_s": found[0].time_s, "in_doubt": close}
+        facts: dict[str, Any] = {"in_doubt": close}
+        if not found[0].fails:
+            facts["estimate_s"] = found[0].time_s
         protocol = fastest.provenance["protocol"]
         fastest = fastest.with_provenance({**fastest.provenance, **facts})
         return fastest.with_facts(protocol=protocol)
-    switched = [one.algorithm in _SWITCHED for one in found]
+    switched = [one.algorithm in SWITCHED for one in found]
     if any(switched) and not all(switched):
         # A schedule has one table of routes: if only some collectives go through switches, those use rings.
         found = [
@@ -160,7 +160,7 @@ def solve(
         "generation": slowest.generation,
         "estimate_s": slowest.time_s,
     }
-    if all(one.algorithm in _SWITCHED for one in found):
+    if all(one.algorithm in SWITCHED for one in found):
         chosen = [(group, one.algorithm) for group, one in zip(groups, found, strict=True)]
         schedule = through_switches(
             network, resolved, chosen, channels, provenance=facts, progress=progress

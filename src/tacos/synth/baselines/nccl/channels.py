@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Topology
+    from tacos._core import Routes, Topology
 
+    Ints = NDArray[np.int32]
     Speeds = NDArray[np.int64] | NDArray[np.float64]
 
 __all__ = ["Chain", "Network", "agreed", "chains", "network_of", "rings", "tree_parents"]
@@ -66,11 +67,18 @@ class Network:
     """A topology, the routes of hops on it and the channels of groups, each found once.
 
     Threads may share a network: results depend on the topology alone, and are stored when they are complete.
+
+    Attributes:
+        name: The engine that knows the network in this way.
+        searched: The network on which channels are laid; their times may be those on another network.
     """
+
+    name = "nccl"
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.executed = topology
+        self.searched: Network = self
         self.label = box_labels(topology)
         self.known: dict[tuple[int, int], tuple[int, ...]] = {}
         self.near: dict[tuple[int, int], bool] = {}
@@ -115,6 +123,17 @@ class Network:
     def marks_at(self, nodes: Chain) -> tuple[int, ...]:  # noqa: ARG002
         """Return the marks of all links of some nodes."""
         return ()
+
+    @property
+    def carrier(self) -> Network:
+        """The network as it is, with the routes that were chosen on this one; this one if NCCL knows all of it."""
+        return self
+
+    def table(
+        self, src: Ints, dst: Ints, progress: Callable[[float], object] | None = None
+    ) -> Routes:
+        """Return the routes of direct sends."""
+        return routes(self.topology, pairs=(src, dst), progress=progress)
 
     def sends(self) -> Callable[[int, int], tuple[int, ...]] | None:
         """Return what gives the links of a direct send; None for the default routes of `executed`."""

@@ -49,13 +49,22 @@ class Group:
         members = part.group
         if part.kind == "send_recv":
             members = np.unique(np.concatenate([part.inputs, part.outputs])).astype(np.int32)
-        self.layout: Layout = layout(network.topology, members)
+        self.layout: Layout = layout(network.searched.topology, members)
         self.given = generation
 
     def of(self, part: CollectivePart) -> Group:
         """Return the group for a part that differs only in its chunks."""
         self.part = part
+        self.executed.part = part
         return self
+
+    @cached_property
+    def executed(self) -> Group:
+        """The group on the links as they are; this group itself if NCCL knows them."""
+        carrier = self.network.carrier
+        if carrier is self.network:
+            return self
+        return Group(carrier, self.part, self.generation, self.report)
 
     @property
     def n(self) -> int:
@@ -80,7 +89,7 @@ class Group:
     @cached_property
     def used(self) -> Layout:
         """The boxes in the order of the search, with the NICs that channels use."""
-        return agreed(self.network, self.layout)
+        return agreed(self.network.searched, self.layout)
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
@@ -90,12 +99,12 @@ class Group:
     @cached_property
     def rings(self) -> list[Chain]:
         """The rings, all different."""
-        return rings(self.network, self.layout)
+        return rings(self.network.searched, self.layout)
 
     @cached_property
     def chains(self) -> list[list[Chain]]:
         """For each channel and box, the chain of a tree."""
-        return chains(self.network, self.layout)
+        return chains(self.network.searched, self.layout)
 
     @cached_property
     def box_switches(self) -> list[list[int]]:
@@ -115,16 +124,21 @@ class Group:
             for switches, box in zip(self.box_switches, self.used.boxes, strict=True)
         ) and any(self.box_switches)
 
-    @cached_property
+    @property
     def port_Bps(self) -> float:
-        """Bandwidth of the links by which a member sends in its box; 0 in boxes of one."""
+        """Bandwidth of the links by which the slowest member sends in its box; 0 in boxes of one."""
+        return float(min(self._ports, default=0.0))
+
+    @cached_property
+    def _ports(self) -> NDArray[np.float64]:
+        """For each member of a larger box, the bandwidth of the links by which it sends there."""
         topology, inside = self.network.topology, self.inside
         speed = topology.link_bandwidth_Bps
         ports = np.bincount(topology.link_src[inside], speed[inside], topology.nodes)
         # With links in one direction only, a path may have to leave the box and return.
         ports = np.where(ports, ports, np.bincount(topology.link_src, speed, topology.nodes))
         mates = [npu for box in self.layout.boxes if len(box) > 1 for npu in box]
-        return float(ports[mates].min()) if mates else 0.0
+        return np.asarray(ports[mates], float)
 
     @cached_property
     def nic_Bps(self) -> float:
@@ -134,8 +148,14 @@ class Group:
 
     @cached_property
     def generation(self) -> Generation:
-        """Given, or inferred from bandwidths."""
-        return self.given or p.inferred(self.port_Bps, self.nic_Bps)
+        """Given, or inferred from the bandwidths of most members: a slow link does not make a GPU an older one."""
+        if self.given:
+            return self.given
+        speed = self.network.topology.link_bandwidth_Bps
+        nics = [float(speed[list(links)].min()) for links in self._hops(False)]
+        return p.inferred(
+            *(float(np.median(all_Bps or [0.0])) for all_Bps in (self._ports.tolist(), nics))
+        )
 
     @property
     def hopper(self) -> bool:

@@ -20,19 +20,21 @@ user-registered buffers are not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacos.collective import kind_of
-from tacos.schedule import routes
+from tacos.errors import InfeasibleError
 from tacos.synth.baselines.nccl import parameters as p
-from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
+from tacos.synth.baselines.nccl.knowledge import known_networks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
+    "SWITCHED",
     "Candidate",
     "Estimate",
     "choose",
@@ -50,6 +53,8 @@ __all__ = [
     "in_doubt",
 ]
 
+SWITCHED = ("nvls", "nvls-tree", "collnet")
+"""Algorithms that sum in switches."""
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
 """NCCL's algorithms; all-to-all, gather, scatter and send-receive are always direct."""
 
@@ -70,6 +75,7 @@ class Candidate:
         algbw_Bps: Size divided by the rest of the cost, in bytes per second.
         bytes_s: The part of the time that grows with the size, in seconds.
         steps_s: The part of the time that messages take to start and to travel, in seconds.
+        fails: Why it fails if NCCL does not know of the network's faults; its times are infinite then.
     """
 
     algorithm: str
@@ -80,6 +86,7 @@ class Candidate:
     algbw_Bps: float
     bytes_s: float
     steps_s: float
+    fails: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,9 @@ class Estimate:
         generation: The GPU generation whose parameters were used.
         boxes: Number of boxes that the group spans.
         candidates: All candidates that the tuner weighed, the cheapest first.
+        engine: What NCCL knows, as the engine of this name: ``"nccl"`` searched again after the network's faults,
+            ``"nccl-unaware"`` does not know of them.
+        fails: Why NCCL's choice fails; empty if it does not.
     """
 
     algorithm: str
@@ -107,6 +117,8 @@ class Estimate:
     generation: str
     boxes: int
     candidates: tuple[Candidate, ...]
+    engine: str = "nccl"
+    fails: str = ""
 
 
 def estimate(
@@ -117,10 +129,11 @@ def estimate(
     protocol: str | None = None,
     channels: int | None = None,
     generation: str | Generation | None = None,
+    aware: bool | None = None,
 ) -> Estimate:
     """Estimate the time that nccl-tests would report for stock NCCL on a network.
 
-    Of several collectives at once, each is estimated as if it had the network to itself, and the slowest counts.
+    On a network with faults, this is the faster of NCCL that searched again and NCCL that does not know of the faults. Of several collectives at once, each is estimated as if it had the network to itself, and the slowest counts.
 
     Args:
         topology: The network. Boxes, NICs and channels are found from its links.
@@ -130,9 +143,11 @@ def estimate(
         channels: Upper limit on the number of channels.
         generation: A name in ``GENERATIONS`` or parameters of your own; inferred from the bandwidth of an NPU's links
             if not given.
+        aware: Whether NCCL searched with knowledge of the network's faults; by default, the faster of both counts.
 
     Raises:
         ValueError: NCCL does not have the collective, or the algorithm does not apply.
+        InfeasibleError: NCCL does not know of a dead link, would send over it, and fail.
 
     >>> import tacos
     >>> topo = tacos.topology.dgx_h100()
@@ -145,24 +160,20 @@ def estimate(
             f"the collective is for {collective.npus} NPUs, but the topology has {topology.npus}"
         )
     given = generation_named(generation)
-    network = network_of(topology)
-    options = (algorithm, protocol, channels)
-    found = [choose(Group(network, part, given), *options) for part in collective.parts]
-    slowest = max(found, key=lambda one: one.time_s)
-    if len(found) == 1:
-        return slowest
-    algbw = collective.size_bytes / slowest.time_s
-    return Estimate(
-        slowest.algorithm,
-        slowest.protocol,
-        slowest.channels,
-        slowest.time_s,
-        algbw,
-        algbw * collective.bus_factor,
-        slowest.generation,
-        slowest.boxes,
-        slowest.candidates,
-    )
+    answers = []
+    for network in known_networks(topology, aware=aware):
+        groups = [Group(network, part, given) for part in collective.parts]
+        found = [choose(group, algorithm, protocol, channels) for group in groups]
+        slowest = max(found, key=lambda one: one.time_s)
+        if len(found) > 1:
+            algbw = collective.size_bytes / slowest.time_s
+            busbw = algbw * collective.bus_factor
+            slowest = replace(slowest, algbw_Bps=algbw, busbw_Bps=busbw)
+        answers.append(slowest)
+    best = min(answers, key=lambda one: one.time_s)
+    if best.fails:
+        raise InfeasibleError(best.fails)
+    return best
 
 
 def generation_named(generation: str | Generation | None) -> Generation | None:
@@ -188,6 +199,7 @@ def choose(
     """Return NCCL's choice for one collective on a group, or the given choice with its times.
 
     >>> import tacos
+    >>> from tacos.synth.baselines.nccl.channels import network_of
     >>> topo = tacos.topology.dgx_a100()
     >>> part = tacos.collective.all_gather(topo, "1KB").parts[0]
     >>> choose(Group(network_of(topo), part)).protocol
@@ -199,7 +211,8 @@ def choose(
         raise ValueError(f"protocol must be one of {', '.join(p.PROTOCOLS)}; got {protocol!r}")
     if channels is not None and (type(channels) is not int or channels < 1):
         raise ValueError(f"channels must be a positive number; got {channels!r}")
-    found = sorted(_candidates(group, channels), key=lambda one: one.cost_s)
+    weighed = (_timed(make, group) for make in _candidates(group, channels))
+    found = sorted(weighed, key=lambda one: one.cost_s)
     allowed = [one for one in found if algorithm in (None, one.algorithm)]
     if not allowed:
         there = ", ".join(dict.fromkeys(one.algorithm for one in found))
@@ -224,7 +237,23 @@ def choose(
         group.generation.name,
         group.boxes,
         tuple(found),
+        group.network.name,
+        best.fails,
     )
+
+
+def _timed(make: Callable[[Group], Candidate], group: Group) -> Candidate:
+    """Return a candidate with NCCL's cost, and its time on the links as they are."""
+    known, executed = make(group), group.executed
+    if executed is group:
+        return known
+    try:
+        if known.algorithm in SWITCHED:
+            _ = executed.box_switches, executed.rail_switches  # over links that are not dead
+        now = make(executed)
+    except InfeasibleError as error:
+        return replace(known, time_s=inf, bytes_s=inf, steps_s=inf, fails=str(error))
+    return replace(known, time_s=now.time_s, bytes_s=now.bytes_s, steps_s=now.steps_s)
 
 
 def in_doubt(found: Estimate) -> list[str]:
@@ -268,27 +297,34 @@ def _channels(group: Group, best: Candidate, most: int | None) -> int:
     return count
 
 
-def _candidates(group: Group, most: int | None) -> Iterator[Candidate]:
-    """Yield all algorithms and protocols that NCCL has for the collective."""
+def _candidates(group: Group, most: int | None) -> Iterator[Callable[[Group], Candidate]]:
+    """Yield what weighs each algorithm and protocol that NCCL has for the collective."""
     kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
-        yield _candidate(group, "direct", 2, np.zeros(2), 0.0, 0.0)
+        yield partial(
+            _candidate,
+            algorithm="direct",
+            protocol=2,
+            latency_s=np.zeros(2),
+            bandwidth_s=0.0,
+            measured_s=0.0,
+        )
         return
     if not kind.spreads:
-        yield _direct(group)
+        yield _direct
         return
     share = _share(group, most)
     for k in range(3):
-        yield _ring(group, k, share)
+        yield partial(_ring, k=k, share=share)
         if kind.two_phases:
-            yield _tree(group, k, share)
+            yield partial(_tree, k=k, share=share)
     sums = kind.two_phases and group.rail_switches if group.boxes > 1 else not kind.rooted
     if sums and group.hopper and group.nvls:
-        yield _nvls(group, share)
+        yield partial(_nvls, share=share)
     if kind.two_phases and group.hopper and group.nvls and group.boxes > 1:
-        yield _nvls_tree(group, share)
+        yield partial(_nvls_tree, share=share)
     if kind.two_phases and group.rail_switches:
-        yield _collnet(group, size, share)
+        yield partial(_collnet, size=size, share=share)
 
 
 def _share(group: Group, most: int | None) -> float:
@@ -448,7 +484,7 @@ def _direct(group: Group) -> Candidate:
         latency_us *= max(1.0, count / points[-1][0])
         nic = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
     src, dst, count_bytes = _pairs(group)
-    table = routes(network.topology, pairs=(src, dst), progress=group.report)
+    table = network.table(src, dst, group.report)
     per_link = np.repeat(count_bytes, np.diff(table.link_begin))
     load = np.bincount(table.links, per_link, network.topology.links)
     speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)

@@ -15,121 +15,27 @@ A transfer over a dead link is one of three cases:
 from __future__ import annotations
 
 from copy import copy
-from functools import lru_cache
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tacos.errors import InfeasibleError
-from tacos.schedule import routes
-from tacos.synth.baselines.nccl import NCCL, chunk_counts_on, solve
-from tacos.synth.baselines.nccl.channels import Network, network_of
+from tacos.synth.baselines.nccl import NCCL, chunk_counts_on, nccl, solve
+from tacos.synth.baselines.nccl.knowledge import Unaware, has_faults, unaware_of
 from tacos.synth.engine import Engine
 from tacos.topology.faults import repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from tacos._core import Collective, Schedule, Topology
-    from tacos.synth.baselines.nccl.parameters import Generation
 
-__all__ = ["NCCL_UNAWARE", "Unaware", "nccl_unaware", "unaware_of"]
+__all__ = ["NCCL_UNAWARE", "nccl_unaware"]
 
 _FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER=1"
 
 
-class Unaware(Network):
-    """The network that NCCL knows: all links are healthy. What it lays there is executed on the broken network."""
-
-    def __init__(self, broken: Topology) -> None:
-        known, self.now = repaired(broken)
-        super().__init__(known)
-        self.executed = broken
-        alive = self.now >= 0
-        self.speeds = np.zeros((2, known.links), np.int64)  # dead links have none
-        self.speeds[0, alive] = broken.link_bandwidth_Bps[self.now[alive]]
-        self.speeds[1, alive] = broken.link_latency_ps[self.now[alive]]
-        self.rows: dict[int, list[tuple[int, ...]]] = {}
-        self.avoided: dict[tuple[int, ...], str] = {}
-
-    def marks(self, links: list[int]) -> tuple[int, ...]:
-        """Return the speeds that links have now, which orders equal NPUs in the same way whatever their numbers."""
-        return tuple(self.speeds[:, links][:, np.lexsort(self.speeds[:, links])].ravel().tolist())
-
-    def marks_at(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the speeds that all links of some nodes have now."""
-        ends = np.isin(self.topology.link_src, nodes) | np.isin(self.topology.link_dst, nodes)
-        return self.marks(np.flatnonzero(ends).tolist())
-
-    def sends(self) -> Callable[[int, int], tuple[int, ...]]:
-        """Return what gives the links of a direct send: the default routes of the healthy network."""
-        return lambda a, b: self.laid(self._default(a, b))
-
-    def _default(self, a: int, b: int) -> tuple[int, ...]:
-        if a not in self.rows:
-            every = np.arange(self.topology.npus)
-            others = every[every != a]
-            table = routes(self.topology, pairs=(np.full_like(others, a), others))
-            found = [tuple(part.tolist()) for part in np.split(table.links, table.link_begin[1:-1])]
-            self.rows[a] = [*found[:a], (), *found[a:]]
-        return self.rows[a][b]
-
-    def laid(self, links: tuple[int, ...], kind: str = "path") -> tuple[int, ...]:
-        """Return the links that a route of the healthy network takes in the broken one."""
-        now: NDArray[np.int64] = self.now[list(links)]
-        if (now >= 0).all():
-            return tuple(now.tolist())
-        dead = [link for link, place in zip(links, now.tolist(), strict=True) if place < 0]
-        way: tuple[int, ...] = ()
-        if kind == "path" and all(self._leaves(link) for link in dead):
-            ends = int(self.topology.link_src[links[0]]), int(self.topology.link_dst[links[-1]])
-            way = network_of(self.executed).path(*ends)
-        if not way:
-            src, dst = int(self.topology.link_src[dead[0]]), int(self.topology.link_dst[dead[0]])
-            ends_named = f"{self.topology.node_name(src)}-{self.topology.node_name(dst)}"
-            raise InfeasibleError(
-                f"NCCL fails: it would send over link {ends_named}, which is dead, and has no other port "
-                "to fail over to"
-            )
-        npus = self.topology.npus
-        fabric = all(
-            min(self.topology.link_src[k], self.topology.link_dst[k]) >= npus for k in dead
-        )
-        self.avoided[links] = "fabric" if fabric else "port"
-        return way
-
-    def _leaves(self, link: int) -> bool:
-        """Return whether a link leads out of a box, or joins switches outside of boxes."""
-        src, dst = int(self.topology.link_src[link]), int(self.topology.link_dst[link])
-        return bool(self.label[src] != self.label[dst])
-
-
-@lru_cache(maxsize=4)
-def unaware_of(broken: Topology) -> Unaware:
-    """Return the network that NCCL knows, with what was found on it before.
-
-    >>> from tacos.topology import degrade, ring
-    >>> unaware_of(degrade(ring(4), (0, 1), factor=0.5)).topology == ring(4)
-    True
-    """
-    return Unaware(broken)
-
-
-def nccl_unaware(
-    topology: Topology,
-    collective: Collective,
-    *,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-    channels: int | None = None,
-    generation: str | Generation | None = None,
-    progress: Callable[[float], object] | None = None,
-) -> Schedule:
+@wraps(nccl, assigned=(), updated=())  # which has the options
+def nccl_unaware(topology: Topology, collective: Collective, **options: Any) -> Schedule:
     """Return the algorithm that NCCL would run on the healthy network, executed on the broken one.
 
-    The options are those of :func:`~tacos.synth.baselines.nccl.nccl`. ``estimate_s`` in the provenance is for the healthy network.
+    The options are those of :func:`~tacos.synth.baselines.nccl.nccl`. In the provenance,
     ``rerouted`` counts the routes of which a link is dead, and ``needs`` names the setting without which NCCL would fail there.
 
     Raises:
@@ -146,15 +52,7 @@ def nccl_unaware(
     NCCL_UNAWARE.check(topology, collective)
     network = copy(unaware_of(topology))  # which shares what was found for other numbers of chunks
     network.avoided = {}
-    schedule = solve(
-        network,
-        collective,
-        algorithm=algorithm,
-        protocol=protocol,
-        channels=channels,
-        generation=generation,
-        progress=progress,
-    )
+    schedule = solve(network, collective, **options)
     facts: dict[str, Any] = {"engine": NCCL_UNAWARE.name}
     if network.avoided:
         facts["rerouted"] = len(network.avoided)
@@ -164,11 +62,9 @@ def nccl_unaware(
 
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
-    faults = topology.faults
-    if faults is None:
+    if topology.faults is None:
         return "a network with dead or slow links that are known as its faults"
-    left = ~(np.isin(faults.src, faults.dropped) | np.isin(faults.dst, faults.dropped))
-    if not left.any():
+    if not has_faults(topology):
         return "dead or slow links between NPUs that are left"
     return NCCL.obstacle(topology, collective)
 
@@ -183,7 +79,7 @@ def _chunk_counts(
 
 
 NCCL_UNAWARE = Engine(
-    name="nccl-unaware",
+    name=Unaware.name,
     solve=nccl_unaware,
     baseline=True,
     obstacle=_obstacle,
