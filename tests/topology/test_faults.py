@@ -279,6 +279,10 @@ def test_wrong_faults_are_refused(changed, message):
         ),
         ("faults: {slow: [{links: [0]}]}", r"faults.slow\[0\] needs the bandwidth or the latency"),
         ("faults: {dead: [0], slow: [{links: [0], latency: 1us}]}", "link 0, which is dead"),
+        (
+            "faults: {slow: [{links: [0], bandwidth: 25GB/s}, {links: [1, 0], latency: 1us}]}",
+            r"faults.slow\[1\].links names link 0, which faults.slow\[0\] describes already",
+        ),
         ("faults: {dropped: [0..3]}", "names all NPUs"),
         ("faults: {dead: [0, 1, 6, 7]}", "not connected"),
         ("faults: [0]", "faults"),

@@ -344,6 +344,7 @@ class _Reader:
         bandwidth, latency = topology.link_bandwidth_Bps.copy(), topology.link_latency_ps.copy()
         whole, node, link = parts_of(topology)
         known_Bps = whole.link_bandwidth_Bps[link]
+        entry = np.full(topology.links, -1)  # that describes a link
         for i, slow in enumerate(faults.slow):
             place = f"faults.slow[{i}]"
             if slow.bandwidth is None and slow.latency is None:
@@ -353,6 +354,12 @@ class _Reader:
             chosen = _chosen(topology, nodes, slow.links, f"{place}.links")
             for one in np.flatnonzero(chosen & ~keep)[:1]:
                 raise ValueError(f"{place}.links names link {one}, which is dead or dropped")
+            for one in np.flatnonzero(chosen & (entry >= 0))[:1]:
+                raise ValueError(
+                    f"{place}.links names link {one}, which faults.slow[{entry[one]}] describes already; "
+                    "give its bandwidth and latency in one entry"
+                )
+            entry[chosen] = i
             if slow.bandwidth is not None:
                 bandwidth[chosen] = self._quantity(
                     self.bandwidth, slow.bandwidth, f"{place}.bandwidth"
