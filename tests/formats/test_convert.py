@@ -113,6 +113,20 @@ def test_a_topology_is_converted(tmp_path, capsys):
     assert "4 NPUs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", ["convert", "topo"])
+def test_what_a_file_does_not_keep_is_said(verb, tmp_path, capsys):
+    worn = tmp_path / "worn.yaml"
+    worn.write_text("tacos: 1\nbase: ring:4\nfaults: {dead: [0]}\n")
+    for ending, keeps in ((".graphml", False), (".csv", False), (".json", True)):
+        target = tmp_path / f"net{ending}"
+        call = ["convert", worn, target] if verb == "convert" else ["topo", worn, "-o", target]
+        assert main(list(map(str, call))) == 0
+        said = capsys.readouterr().err
+        assert (tacos.load(target).faults is not None) == keeps
+        assert ("does not keep faults (link npu 0-npu 1 dead)" in said) != keeps
+        assert said.count("\n") == (not keeps)
+
+
 def test_what_executors_are_told_can_be_given(tmp_path):
     """Message sizes for both executors; for MSCCL++ also the channels within a box and between boxes."""
     source, xml, plan = (str(tmp_path / name) for name in ("ag.tacos", "ag.xml", "ag.json"))

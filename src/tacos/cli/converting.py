@@ -134,6 +134,9 @@ def convert(
     whole = loaded  # before it was cut into fewer chunks
     with watched() as written:
         loaded = _saved(loaded, target, to_format, options)
+    missing = formats.lost(loaded, target, format=to_format) if isinstance(loaded, Topology) else ""
+    if missing and not out.quiet:
+        warn(missing)
     facts = {"from": str(source), "to": str(target)} | _outline(loaded)
     there = loaded.topology if isinstance(loaded, Schedule) else place.network
     facts |= {k: v for k, v in files_facts(written, target, there).items() if k != "file"}

@@ -241,6 +241,8 @@ def topo(
     network = formats.network(topology)
     if output is not None:
         formats.save(network, output)
+        if not out.quiet and (missing := formats.lost(network, output)):
+            warn(missing)
     if draw is not None:
         view.draw(network, draw)
     show_topology(topology, network, out.as_json, out.quiet)

@@ -85,6 +85,7 @@ __all__ = [
     "executor_of",
     "holds_switch_sums",
     "load",
+    "lost",
     "name_of",
     "network",
     "options_of",
@@ -129,6 +130,8 @@ class Format(NamedTuple):
     """Whether a path is the prefix of several files; streams are then refused."""
     executor: Executor | None = None
     """The executor of its files, if there is one."""
+    keeps_faults: bool = False
+    """Whether files of topologies say which links and nodes are broken, and so keep the healthy network."""
 
 
 def _in_xml(root: str) -> Callable[[str], bool]:
@@ -199,6 +202,7 @@ _BUILT_IN: dict[str, Format] = {
         None,
         _of("topology_file.write"),
         (".yaml", ".yml"),
+        keeps_faults=True,
     ),
     "json": Format(
         Topology,
@@ -207,6 +211,7 @@ _BUILT_IN: dict[str, Format] = {
         None,
         _of("topology_file.write"),
         (".json",),
+        keeps_faults=True,
     ),
     "nccl": Format(Topology, _of("nccl_topo.read"), (".xml",), _in_xml("system")),
     "msccl": Format(
@@ -320,6 +325,28 @@ def save(
         _check_switches(name, where, obj)
     with _system_errors(where):
         write(obj, where, **options)
+
+
+def lost(topology: Topology, path: str | os.PathLike[str], *, format: str | None = None) -> str:
+    """Return what a file of this name does not keep of a topology, in a sentence; empty if it keeps all that counts.
+
+    Raises:
+        FormatError: The extension is unknown.
+
+    >>> import tacos
+    >>> worn = tacos.topology.drop_links(tacos.topology.ring(4), (0, 1))
+    >>> print(lost(worn, "worn.csv"), lost(worn, "worn.yaml"), sep="|")
+    worn.csv does not keep faults (link npu 0-npu 1 dead), so the healthy network is unknown to its readers; .yaml and .json keep them|
+    """
+    from tacos.topology.faults import said
+
+    name = _given(format) or _by_ending(path, Topology)
+    if topology.faults is None or FORMATS[name].keeps_faults:
+        return ""
+    return (
+        f"{path} does not keep faults ({'; '.join(said(topology))}), so the healthy network is unknown to its "
+        "readers; .yaml and .json keep them"
+    )
 
 
 def holds_switch_sums(path: str | os.PathLike[str], *, format: str | None = None) -> bool:
