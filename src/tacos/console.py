@@ -47,9 +47,9 @@ _LABELS = {
     "loss": "lost to disturbances",
     "nccl_tests_s": "time by nccl-tests",
     "in_switch_bound_s": "bound with sums in switches",
-    "executed_order_s": "executed in order",
-    "executed_first_come_s": "executed first come",
-    "executed_shared_s": "executed on shared links",
+    "executed_order_s": "program in order",
+    "executed_first_come_s": "program first come",
+    "executed_shared_s": "program on shared links",
 }
 
 

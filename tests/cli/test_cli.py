@@ -538,6 +538,26 @@ def test_sim_refuses_with_one_sentence(saved, capsys, more, message):
     assert error.count("\n") == 1
 
 
+def test_sim_tells_transfers_from_the_program(tmp_path, capsys):
+    """First come, first served, transfers leave the order of the schedule, which threads of the program keep."""
+    topology = tacos.topology.dgx1()
+    collective = tacos.collective.all_gather(topology, "8MB", chunks=4)
+    schedule = tacos.synthesize(topology, collective, engine="forest")
+    path = str(tmp_path / "s.tacos")
+    tacos.save(schedule, path)
+    found = {}
+    for verb in ("sim", "info"):
+        assert main([verb, path, "--json"]) == 0
+        found[verb] = json.loads(capsys.readouterr().out)
+    program_s = found["sim"]["executed_first_come_s"]
+    assert program_s == found["info"]["executed_first_come_s"]
+    assert program_s < 0.9 * found["sim"]["time_s"]
+    assert main(["sim", path]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"program first come +61.4 us", shown)
+    assert "time is of the transfers, on their own routes; the program takes 61.4 us" in shown
+
+
 def test_sim_states_its_rule_and_figures_that_agree(tmp_path, capsys):
     """Served first come, first served, this schedule takes longer than its own times say."""
     topology = tacos.topology.dgx1()
