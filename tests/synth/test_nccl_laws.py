@@ -135,6 +135,25 @@ def test_numbers_of_equal_nodes_do_not_matter(topology, what, random):
         assert before.provenance[name] == after.provenance[name]
 
 
+@pytest.mark.parametrize("dims", [(4, 4), (4, 4, 4), (4, 6)])
+def test_a_torus_of_even_sides_without_one_npu_has_a_ring_with_one_detour(dims):
+    """An odd number of its NPUs has no cycle over links alone. All hops but one are links; ring and reverse have full speed."""
+    healthy = tp.torus(*dims, latency="0ns")
+    times = set()
+    for npu in (0, 5, healthy.npus - 1):
+        broken = tp.drop_npus(healthy, npu)
+        n = broken.npus
+        rings = tacos.nccl.rings(broken)
+        for ring in rings:
+            table = tacos.routes(broken, pairs=(ring, np.roll(ring, -1)))
+            assert sorted(np.diff(table.link_begin))[-2:] == [1, 2]
+        found = nccl(broken, co.all_reduce(broken, n * 840_000 * 32, chunks=8))
+        times.add(found.time_ps)
+        wire_s = 2 * (n - 1) * 840_000 * 32 / (2 * 50e9)
+        assert wire_s < found.time_s < 1.01 * wire_s
+    assert len(times) == 1
+
+
 # --- small changes ------------------------------------------------------------------------------------
 
 

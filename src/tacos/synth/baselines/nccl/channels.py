@@ -53,6 +53,8 @@ _PACKINGS = 40
 """Largest number of sets of rings tried in the first order (chosen)."""
 _ORDERS = 32
 """Largest number of orders in which a search visits NPUs (chosen: an 8x8 torus needs 25)."""
+_STARTS = 16
+"""Largest number of NPUs from which a ring with a detour is searched (chosen)."""
 _MOST_APART = 8
 """Largest distance between the rails of a ring that is tried (chosen)."""
 _MOST_RINGS = 32
@@ -636,6 +638,9 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
         if found and (total := network.bandwidth(found)) > carried * (1 + 1e-9):
             best, carried = found, total
     simple = _one_order(network, box)
+    if not best:  # there is no ring over links alone
+        around = _around(rooms[2], search_order(network, box, rooms[2].left))
+        return max(simple, around, key=network.bandwidth)
     return _fastest_first(network, best) if carried >= network.bandwidth(simple) else simple
 
 
@@ -689,11 +694,31 @@ def _packed_in_order(free: _Free, box: Chain, most: int, tries: int) -> list[Cha
     return best
 
 
+def _around(room: _Free, box: Chain) -> list[Chain]:
+    """Return a ring, and its reverse if both carry more, whose last hop passes other NPUs of the box, as NCCL allows."""
+    network, best, carried = room.network, list[Chain](), 0.0
+    most = 0.0
+    for first in box[:_STARTS]:
+        for path in islice(_paths(room, box, first, None, _budget(box)), _PACKINGS):
+            found = _both_ways(network, path)
+            inside = network.crossed([path])
+            most = max(most, len(found) * float(network.topology.link_bandwidth_Bps[inside].min()))
+            if (total := network.bandwidth(found)) > carried * (1 + 1e-9):
+                best, carried = found, total
+        if best and carried >= (1 - 1e-9) * most:
+            break
+    return best
+
+
+def _both_ways(network: Network, ring: Chain) -> list[Chain]:
+    """Return a ring, and its reverse if both together carry more."""
+    both = [ring, (ring[0], *ring[:0:-1])]
+    for one in both:
+        network.look_up(list(zip(one, one[1:] + one[:1], strict=True)))
+    return both if network.bandwidth(both) > 1.5 * network.bandwidth([ring]) else [ring]
+
+
 def _one_order(network: Network, box: Chain) -> list[Chain]:
     """Return one ring in a good order, and its reverse if both together carry more."""
     order, _ = ring_order(network.topology, np.array(box, np.int32), block_bytes=1 << 20)
-    ring = tuple(order.tolist())
-    network.look_up(list(zip(ring, ring[1:] + ring[:1], strict=True)))
-    both = [ring, (ring[0], *ring[:0:-1])]
-    network.look_up(list(zip(both[1], both[1][1:] + both[1][:1], strict=True)))
-    return both if network.bandwidth(both) > 1.5 * network.bandwidth([ring]) else [ring]
+    return _both_ways(network, tuple(order.tolist()))
