@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "support/parallel.hpp"
 #include "support/vectorized.hpp"
@@ -47,7 +48,10 @@ Schedule::Schedule(std::shared_ptr<const Collective> collective,
             " NPUs, but the topology has " + std::to_string(topology().npus()));
   }
   check_lanes();
-  if (symmetry_) check_symmetry();
+  if (symmetry_) {
+    check_symmetry();
+    find_first_images();
+  }
   time_ = check_transfers();
 }
 
@@ -106,6 +110,44 @@ void Schedule::check_symmetry() const {
   }
 }
 
+// The members of an orbit, in rank order, have chunks of the same or of decreasing size.
+void Schedule::find_first_images() {
+  if (collective_->uniform_bytes() > 0) return;
+  const auto& part = collective_->parts()[0];
+  if (collective_->parts().size() != 1 || !part.traits().uniform()) return;
+  const auto& s = *symmetry_;
+  const auto nodes = at(topology().nodes());
+  const auto position = collective_->positions();
+  std::vector<std::uint8_t> seen(nodes, 0);
+  std::vector<NodeId> images;
+  first_image_.assign(part.group.size(), 0);
+  for (std::size_t i = 0; i < part.group.size(); ++i) {
+    if (seen[at(part.group[i])]) continue;
+    images.assign(1, part.group[i]);
+    seen[at(part.group[i])] = 1;
+    for (std::size_t next = 0; next < images.size(); ++next) {
+      const NodeId npu = images[next];
+      // Only members have a position; the verifier reports that other nodes are images of members.
+      if (npu < topology().npus() && position[at(npu)] >= 0) {
+        first_image_[at(position[at(npu)])] = static_cast<std::int32_t>(i);
+      }
+      for (std::size_t g = 0; g < s.orders.size(); ++g) {
+        const NodeId image = s.node_image[g * nodes + at(npu)];
+        if (std::exchange(seen[at(image)], 1) == 0) images.push_back(image);
+      }
+    }
+  }
+}
+
+ChunkId Schedule::largest_image(ChunkId chunk) const {
+  if (first_image_.empty()) return chunk;
+  const auto& part = collective_->parts()[0];
+  const auto pieces = static_cast<ChunkId>(part.chunks);
+  // The size of a chunk depends on its owner or, if it has one, its receiver.
+  const auto member = chunk / pieces % static_cast<ChunkId>(part.members());
+  return chunk - (member - static_cast<ChunkId>(first_image_[member])) * pieces;
+}
+
 Time Schedule::check_transfers() const {
   const auto threads = stored_transfers() < kWorthThreads ? 1 : usable_threads(0);
   std::vector<Time> last(at(threads), 0);
@@ -141,26 +183,25 @@ Time Schedule::check_lane(std::int32_t lane) const {
   }
   const RouteId route = t.lane_route[at(lane)];
   const std::int32_t last_leg = routes_->legs(route) - 1;
-  const auto longest_after = [&](TransferId i, std::int64_t bytes) {
+  const auto longest_after = [&](std::int64_t bytes) {
     Time longest = 0;
     for (std::size_t one = 0; one < routes_->destinations(route).size(); ++one) {
-      longest = std::max(longest, routes_->leg_time(route, last_leg, bytes, one));
+      longest = std::max(longest, last_leg_time(lane, bytes, one));
     }
-    // Reducing delays every destination alike, if it takes time at all.
-    return longest + arrival(lane, i, 0) - start(lane, i, last_leg) -
-           routes_->leg_time(route, last_leg, bytes, 0);
+    return longest;
   };
   if (const auto bytes = collective_->uniform_bytes(); bytes > 0) {
-    return start(lane, end - 1, last_leg) + longest_after(end - 1, bytes);
+    return start(lane, end - 1, last_leg) + longest_after(bytes);
   }
   Time last = 0, longest = 0;
   std::int64_t bytes = -1;  // durations are computed once per run of equal sizes
   for (auto i = begin; i < end; ++i) {
-    const auto now = collective_->bytes(t.chunk[at(i)]);
-    if (now == 0) {
-      invalid("chunk " + std::to_string(t.chunk[at(i)]) + " has no bytes to transfer");
+    const ChunkId chunk = t.chunk[at(i)];
+    if (collective_->bytes(chunk) == 0) {
+      invalid("chunk " + std::to_string(chunk) + " has no bytes to transfer");
     }
-    if (now != bytes) longest = longest_after(i, bytes = now);
+    const auto now = collective_->bytes(largest_image(chunk));
+    if (now != bytes) longest = longest_after(bytes = now);
     last = std::max(last, start(lane, i, last_leg) + longest);
   }
   return last;
@@ -204,10 +245,18 @@ std::int64_t Schedule::memory_bytes() const {
 }
 
 Time Schedule::arrival(std::int32_t lane, TransferId transfer, std::size_t destination) const {
+  return arrival_of(lane, transfer, destination, transfers_.chunk[at(transfer)]);
+}
+
+Time Schedule::arrival_of(std::int32_t lane, TransferId transfer, std::size_t destination,
+                          ChunkId chunk) const {
+  const std::int32_t leg = routes_->legs(transfers_.lane_route[at(lane)]) - 1;
+  return start(lane, transfer, leg) + last_leg_time(lane, collective_->bytes(chunk), destination);
+}
+
+Time Schedule::last_leg_time(std::int32_t lane, std::int64_t bytes, std::size_t destination) const {
   const RouteId route = transfers_.lane_route[at(lane)];
-  const auto bytes = collective_->bytes(transfers_.chunk[at(transfer)]);
-  const std::int32_t leg = routes_->legs(route) - 1;
-  Time time = start(lane, transfer, leg) + routes_->leg_time(route, leg, bytes, destination);
+  Time time = routes_->leg_time(route, routes_->legs(route) - 1, bytes, destination);
   const auto rate = topology().spec().reduce_bandwidth_Bps;
   if (rate > 0 && transfers_.lane_op[at(lane)] == static_cast<std::uint8_t>(Op::reduce)) {
     time += transmission_time(bytes, rate);
@@ -221,7 +270,7 @@ Schedule::LinkUse Schedule::link_use() const {
   for (std::int32_t lane = 0; lane < lanes(); ++lane) {
     const auto route = routes_->links(transfers_.lane_route[at(lane)]);
     for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
-      const auto bytes = collective_->bytes(transfers_.chunk[at(i)]);
+      const auto bytes = collective_->bytes(largest_image(transfers_.chunk[at(i)]));
       for (const LinkId link : route) {
         use.bytes[at(link)] += bytes;
         use.busy[at(link)] += topology().busy_time(link, bytes);
@@ -367,8 +416,8 @@ Schedule::Rows Schedule::rows(std::optional<NodeId> node, std::optional<LinkId> 
     const auto moved = [&, by = element](NodeId v) { return by ? elements->image(v, by) : v; };
     const RouteId route = transfers_.lane_route[at(lane)];
     ChunkId chunk = transfers_.chunk[at(transfer)];
-    const auto bytes = collective_->bytes(chunk);
     if (element) chunk = collective_->image(chunk, moved, position);
+    const auto bytes = collective_->bytes(chunk);
     const auto destinations = routes_->destinations(route);
     for (const NodeId from : routes_->sources(route)) {
       const NodeId src = moved(from);
@@ -384,7 +433,7 @@ Schedule::Rows Schedule::rows(std::optional<NodeId> node, std::optional<LinkId> 
         rows.op.push_back(transfers_.lane_op[at(lane)]);
         rows.reads.push_back(transfers_.lane_reads[at(lane)]);
         rows.start.push_back(when);
-        rows.arrival.push_back(arrival(lane, transfer, end));
+        rows.arrival.push_back(arrival_of(lane, transfer, end, chunk));
       }
     }
   }

@@ -15,7 +15,8 @@
 //
 // Orbit. One packed transfer of each class of transfers that are images of each other, plus a symmetry:
 // commuting generators of finite order, each given by the image of every node and link. The whole
-// schedule consists of the images of the stored transfers under all products of the generators.
+// schedule consists of the images of the stored transfers under all products of the generators. If the
+// collective does not divide evenly, the chunks of images differ by at most one byte, and start at the same times.
 #pragma once
 
 #include <atomic>
@@ -121,7 +122,8 @@ class Schedule {
   // When the chunk is whole at destination number `destination` of the lane's route.
   Time arrival(std::int32_t lane, TransferId transfer, std::size_t destination = 0) const;
 
-  // Per link, over the whole schedule: bytes carried, and time busy.
+  // Per link, over the whole schedule: bytes carried, and time busy. Of an orbit, the largest image of each
+  // chunk counts for all.
   struct LinkUse {
     std::vector<std::int64_t> bytes;
     std::vector<Time> busy;
@@ -161,6 +163,12 @@ class Schedule {
  private:
   void check_lanes();
   void check_symmetry() const;
+  void find_first_images();
+  ChunkId largest_image(ChunkId chunk) const;
+  Time arrival_of(std::int32_t lane, TransferId transfer, std::size_t destination,
+                  ChunkId chunk) const;
+  // Of a chunk of this size, with the time to reduce it.
+  Time last_leg_time(std::int32_t lane, std::int64_t bytes, std::size_t destination) const;
   // Checks every transfer, large schedules on all cores; returns when the last one arrives.
   Time check_transfers() const;
   Time check_lane(std::int32_t lane) const;
@@ -173,6 +181,8 @@ class Schedule {
   ScheduleFacts facts_;
   std::shared_ptr<Executed> executed_ = std::make_shared<Executed>();
   std::vector<std::int64_t> start_begin_;  // first entry of each lane in transfers_.start
+  // Of an orbit with chunks of two sizes: the first member that each member is an image of.
+  std::vector<std::int32_t> first_image_;
   Time time_ = 0;
 };
 

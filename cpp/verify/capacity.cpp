@@ -86,10 +86,12 @@ void check_capacity(const Examined& examined) {
           auto& times = all_times[at(thread)];
           times.bytes = -1;
           for (auto i = stored.lane_begin[lane]; i < stored.lane_begin[lane + 1]; ++i) {
-            const auto bytes = collective.bytes(stored.chunk[at(i)]);
-            times.compute_step(topology, route, step, bytes);
-            const Time from = lanes.start(lane, i, route.crossings[step].leg) + times.enter[step];
-            taken.push_back({from, from + times.busy[step], i});
+            const Time start = lanes.start(lane, i, route.crossings[step].leg);
+            const auto [least, most] = orbits.sizes(stored.chunk[at(i)]);
+            times.compute_step(topology, route, step, least);
+            const Time from = start + times.enter[step];
+            times.compute_step(topology, route, step, most);
+            taken.push_back({from, start + times.enter[step] + times.busy[step], i});
           }
         }
         const auto earlier = [](const Taken& a, const Taken& b) {

@@ -17,7 +17,7 @@ namespace {
 class ChunkRules {
  public:
   ChunkRules(const Examined& examined, const VerifyOptions& options,
-             std::span<const std::uint8_t> left)
+             std::span<const std::uint8_t> left, std::int64_t Orbits::Sizes::* size)
       : topology_(examined.schedule.topology()),
         collective_(examined.schedule.collective()),
         stored_(examined.schedule.stored()),
@@ -25,6 +25,7 @@ class ChunkRules {
         orbits_(examined.orbits),
         options_(options),
         left_(left),
+        size_(size),
         progress_(examined.progress),
         findings_(examined.findings),
         threads_(examined.threads) {
@@ -115,6 +116,7 @@ class ChunkRules {
     std::vector<std::uint8_t> useful;
   };
 
+  std::int64_t bytes(ChunkId chunk) const { return orbits_.sizes(chunk).*size_; }
   bool is_left(std::size_t chunk) const { return left_.empty() || left_[chunk]; }
 
   // Cuts the lanes into slices of about equally many transfers, and counts the transfers of each chunk in the slices before each
@@ -197,7 +199,7 @@ class ChunkRules {
       const auto& route = lanes_.walk_of(lane);
       if (route.legs == 1) continue;
       s.times.bytes = -1;
-      s.times.compute(topology_, route, collective_.bytes(stored_.chunk[at(transfer)]));
+      s.times.compute(topology_, route, bytes(stored_.chunk[at(transfer)]));
       for (std::int32_t leg = 1; leg < route.legs; ++leg) {
         const Time there = lanes_.start(lane, transfer, leg - 1) + s.times.leg_end[at(leg - 1)];
         const Time leaves = lanes_.start(lane, transfer, leg);
@@ -241,7 +243,7 @@ class ChunkRules {
       touch(npu, 0);
       s.input[at(npu)] = 1;
     }
-    const auto bytes = collective_.bytes(chunk);
+    const auto bytes = this->bytes(chunk);
     auto deliveries = s.touched.size();
     bool only_npus = true;
     std::uint32_t lane_before = 0;
@@ -300,7 +302,7 @@ class ChunkRules {
 
   // Any chunk: values are followed through all starts and arrivals in order of time.
   void check_summed(ChunkId chunk, std::span<const Carried> mine, Scratch& s) {
-    const auto bytes = collective_.bytes(chunk);
+    const auto bytes = this->bytes(chunk);
     const bool sums = collective_.reduces(chunk);
     const bool ordered = sums && collective_.outputs(chunk).size() > 1;
     const Value replica = {1, 1};
@@ -534,6 +536,7 @@ class ChunkRules {
   const Orbits& orbits_;
   const VerifyOptions& options_;
   const std::span<const std::uint8_t> left_;  // per checked chunk; empty: all of them
+  std::int64_t Orbits::Sizes::* const size_;  // which of the sizes of images
   const Progress& progress_;
   Findings& findings_;
   std::int32_t threads_;
@@ -557,7 +560,11 @@ class ChunkRules {
 
 void check_chunks(const Examined& examined, const VerifyOptions& options,
                   std::span<const std::uint8_t> left) {
-  ChunkRules(examined, options, left).run();
+  using Sizes = Orbits::Sizes;
+  ChunkRules(examined, options, left, &Sizes::most).run();
+  if (examined.orbits.uneven() && examined.findings.none()) {
+    ChunkRules(examined, options, left, &Sizes::least).run();
+  }
 }
 
 }  // namespace tacos::verification

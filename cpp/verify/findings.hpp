@@ -32,6 +32,11 @@ class Findings {
     if (static_cast<std::int64_t>(kept_.size()) > 2 * limit_ + 1024) shrink();
   }
 
+  bool none() {
+    const std::scoped_lock lock(mutex_);
+    return found_ == 0;
+  }
+
   // Two NPUs end with sums of a chunk in different orders; the lowest chunk is kept.
   void differ(ChunkId chunk, const std::string& message) {
     const std::scoped_lock lock(mutex_);

@@ -1,7 +1,10 @@
 #include "verify/orbits.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace tacos::verification {
 
@@ -124,12 +127,6 @@ bool Orbits::check_collective(const Symmetry& s, Findings& findings) {
     return broken(findings,
                   "an orbit describes an all-gather, reduce-scatter, all-reduce or all-to-all");
   }
-  const auto n = static_cast<std::int64_t>(part.members());
-  if (part.size % (n * part.chunks) != 0) {
-    return broken(findings, "the chunks differ in size (" + std::to_string(part.size) + " B over " +
-                                std::to_string(n * part.chunks) +
-                                "), which no translation preserves");
-  }
   const auto lowest = classes(s.node_image, at(topology_.nodes()));
   std::map<NodeId, std::int64_t> orbit;
   for (const NodeId npu : part.group) ++orbit[lowest[at(npu)]];
@@ -139,8 +136,35 @@ bool Orbits::check_collective(const Symmetry& s, Findings& findings) {
                                   topology_.name(first) + " within the process group");
     }
   }
+  if (!find_sizes(part, lowest, findings)) return false;
   number_elements(s, lowest);
   find_images(part, lowest);
+  return true;
+}
+
+// Owners of chunks or, of messages between pairs, their receivers determine the sizes.
+bool Orbits::find_sizes(const CollectivePart& part, std::span<const NodeId> lowest,
+                        Findings& findings) {
+  if (collective_.uniform_bytes() > 0) return true;
+  std::map<NodeId, std::int32_t> number;
+  for (const NodeId npu : part.group) {
+    const auto [found, added] =
+        number.try_emplace(lowest[at(npu)], static_cast<std::int32_t>(number.size()));
+    orbit_of_.push_back(found->second);
+  }
+  pieces_ = at(part.chunks);
+  std::vector<Sizes> sizes(number.size() * pieces_, {std::numeric_limits<std::int64_t>::max(), 0});
+  for (std::size_t chunk = 0; chunk < at(part.members()) * pieces_; ++chunk) {
+    const auto bytes = collective_.bytes(static_cast<ChunkId>(chunk));
+    if (bytes == 0) {
+      return broken(findings, "chunk " + std::to_string(chunk) +
+                                  " has no bytes; an orbit needs a byte for each chunk");
+    }
+    auto& [least, most] = sizes[size_class(static_cast<ChunkId>(chunk))];
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+  }
+  sizes_ = std::move(sizes);
   return true;
 }
 

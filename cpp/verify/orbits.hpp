@@ -3,6 +3,9 @@
 //
 // Of an orbit, only the chunks of the lowest member of each orbit of members are followed. Each stored transfer is moved
 // by the element that takes its chunk's owner to that member.
+//
+// If the size does not divide evenly, images of a chunk differ in size by a byte. Then the chunks of each size are followed,
+// and on links each transfer takes the time from the earliest entry to the latest end among its images.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +26,11 @@ class Orbits {
   struct Image {
     std::uint32_t chunk;
     std::int32_t moved;
+  };
+
+  // The sizes of a chunk's images.
+  struct Sizes {
+    std::int64_t least, most;
   };
 
   // A schedule without a symmetry has one image of each transfer, the transfer itself.
@@ -46,6 +54,15 @@ class Orbits {
   }
   Image checked_image(std::size_t transfer) const {
     return schedule_.symmetry() ? images_of_[transfer] : Image{stored_.chunk[transfer], 0};
+  }
+
+  bool uneven() const { return !sizes_.empty(); }  // whether images of a chunk differ in size
+  Sizes sizes(ChunkId chunk) const {
+    if (sizes_.empty()) {
+      const auto bytes = collective_.bytes(chunk);
+      return {bytes, bytes};
+    }
+    return sizes_[size_class(chunk)];
   }
 
   NodeId image(NodeId node, std::int32_t element) const {
@@ -75,6 +92,12 @@ class Orbits {
     return result;
   }
 
+  // The orbit of the member on which the size of a chunk depends, and the piece.
+  std::size_t size_class(ChunkId chunk) const {
+    return at(orbit_of_[chunk / pieces_ % orbit_of_.size()]) * pieces_ + chunk % pieces_;
+  }
+  bool find_sizes(const CollectivePart& part, std::span<const NodeId> lowest, Findings& findings);
+
   std::int32_t inverse(std::int32_t a) const;
   bool check_generators(const Symmetry& s, Findings& findings) const;
   bool check_collective(const Symmetry& s, Findings& findings);
@@ -95,6 +118,10 @@ class Orbits {
   std::vector<std::size_t> owners_;  // positions of the orbits' lowest members in the group
   std::size_t per_owner_ = 1;        // chunks
   std::vector<Image> images_of_;     // per stored transfer
+  // If images of a chunk differ in size: the orbit of each member, the pieces of a block, and the sizes of each class.
+  std::vector<std::int32_t> orbit_of_;
+  std::size_t pieces_ = 1;
+  std::vector<Sizes> sizes_;
 };
 
 }  // namespace tacos::verification

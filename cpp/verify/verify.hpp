@@ -31,7 +31,8 @@
 // arrivals of a representative's chunk at all NPUs are followed, so its expressions are compared at
 // all of them. The hash of a set depends on the numbers of the NPUs only through the leaves, which the
 // group permutes, so images of a consistent chunk are consistent. The windows on all links of one link
-// orbit, taken together, must not overlap.
+// orbit, taken together, must not overlap. Where the size does not divide evenly, chunks of a representative are followed with
+// each of the two sizes that their images have, since a smaller chunk arrives earlier, and windows cover those of all images.
 //
 // Most large schedules are proven node by node (nodes.cpp), at a few nanoseconds per transfer and core and next to no memory.
 // Following a chunk costs some tens of nanoseconds per transfer and core if it is only copied, some hundreds if it is summed,

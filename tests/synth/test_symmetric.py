@@ -22,8 +22,10 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 NAMES = ("start_ps", "chunk", "src", "dst", "op", "reads", "arrival_ps", "bytes")
 
 
-def solved(topology, kind="all_gather", chunks=1, chunk_bytes=MIB):
-    collective = co.named(kind, topology, topology.npus * chunks * chunk_bytes, chunks=chunks)
+def solved(topology, kind="all_gather", chunks=1, chunk_bytes=MIB, extra=0):
+    """Solve a collective whose size is `extra` bytes above one that divides evenly."""
+    size = topology.npus * chunks * chunk_bytes + extra
+    collective = co.named(kind, topology, size, chunks=chunks)
     return symmetric(topology, collective)
 
 
@@ -209,25 +211,26 @@ def symmetric_topologies(draw, most=24):
     st.sampled_from(KINDS),
     st.integers(1, 3),
     st.sampled_from([1, 1000, 12_345, MIB]),
+    st.sampled_from([0, 1, 7, 50]),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_orbit_is_right(topology, kind, chunks, chunk_bytes):
-    schedule = solved(topology, kind, chunks, chunk_bytes)
+def test_every_orbit_is_right(topology, kind, chunks, chunk_bytes, extra):
+    schedule = solved(topology, kind, chunks, chunk_bytes, extra)
     assert is_right(schedule)
     assert all(schedule.routes.sources(r) == [0] for r in schedule.lane_route.tolist())
-    assert solved(topology, kind, chunks, chunk_bytes) == schedule
+    assert solved(topology, kind, chunks, chunk_bytes, extra) == schedule
 
 
-@given(symmetric_topologies(most=8), st.sampled_from(KINDS), st.integers(1, 2))
+@given(symmetric_topologies(most=8), st.sampled_from(KINDS), st.integers(1, 2), st.integers(0, 9))
 @settings(max_examples=25, deadline=None)
-def test_the_oracle_agrees(topology, kind, chunks):
-    assert not oracle.examine(solved(topology, kind, chunks, 1000).expand())
+def test_the_oracle_agrees(topology, kind, chunks, extra):
+    assert not oracle.examine(solved(topology, kind, chunks, 1000, extra).expand())
 
 
 @given(symmetric_topologies(most=12), st.sampled_from(KINDS), st.data())
 @settings(max_examples=40, deadline=None)
 def test_rows_of_an_npu_or_link_are_those_of_the_whole(topology, kind, data):
-    orbit = solved(topology, kind, 2, 1000)
+    orbit = solved(topology, kind, 2, 1000, data.draw(st.integers(0, 30)))
     whole = orbit.expand()
     npu = data.draw(st.integers(0, topology.npus - 1))
     assert moves(orbit.rows(npu=npu)) == moves(whole.rows(npu=npu))
@@ -343,14 +346,18 @@ def test_auto_and_compare_use_it():
     assert [(c.engine, c.ok) for c in candidates] == [("symmetric", True), ("ring", True)]
 
 
-def test_the_chunk_search_tries_counts_that_cut_equally():
-    """16 · 6 B: of about 1, 2, 4, … chunks, 1, 2, 3 and 6 are equal."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_that_does_not_divide_takes_at_most_a_byte_per_chunk_longer(kind):
     topology = tp.torus(4, 4, latency=0)
-    schedule = tacos.synthesize(topology, co.all_gather(topology, 96), engine="symmetric")
-    tried = schedule.provenance["chunk_counts_tried"]
-    assert tried == [1, 2, 3, 6][: len(tried)]
-    assert len(tried) >= 3
-    assert tacos.synthesize(topology, co.all_gather(topology, 97)).provenance["engine"] == "greedy"
+    size = 16 * 16 * 60
+    even, uneven, next_ = (
+        symmetric(topology, co.named(kind, topology, one, chunks=4)).time_ps
+        for one in (size, size + 1, size + 64)
+    )
+    assert even < uneven == next_
+    found = tacos.synthesize(topology, co.named(kind, topology, 10**6))
+    assert (found.engine, found.form) == ("symmetric", "orbit")
+    assert found.time_s < 1.02 * tacos.bound(topology, found.collective).time_s
 
 
 @pytest.mark.parametrize(
@@ -369,12 +376,8 @@ def test_the_chunk_search_tries_counts_that_cut_equally():
             co.together(*[co.all_gather(4, 4, chunks=1)] * 2),
             "one collective, not 2 at once",
         ),
-        (
-            tp.ring(4),
-            co.all_gather(4, 1001, chunks=2),
-            "equal chunks: the size of 1001 B is not a multiple of 8; the nearest are 1000 and 1008 B",
-        ),
-        (tp.ring(4), co.all_gather(4, 3), "not a multiple of 4; the nearest is 4 B"),
+        (tp.ring(4), co.all_gather(4, 7, chunks=2), "a byte for each of 8 chunks, not 7"),
+        (tp.ring(4), co.all_gather(4, 3), "a byte for each of 4 chunks, not 3"),
     ],
 )
 def test_what_it_needs_is_said_in_a_sentence(topology, collective, message):

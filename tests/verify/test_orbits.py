@@ -327,9 +327,67 @@ def test_a_stored_transfer_may_end_at_a_switch_that_the_group_fixes():
     assert broken_rules(sent_on_at(2 * US, 3 * US - 1)) == {"capacity"}
 
 
-def test_the_chunks_of_an_orbit_have_one_size():
-    assert refused(ring_all_gather(4, size=4001)) == (
-        "the chunks differ in size (4001 B over 4), which no translation preserves"
+@pytest.mark.parametrize("extra", [1, 2, 3])
+def test_images_of_a_chunk_may_differ_by_a_byte(extra):
+    """The last arrival is that of the largest image, whichever is stored."""
+    gap = 2 * US + 1000
+    uneven = ring_all_gather(4, size=4000 + extra, gap=gap)
+    assert agrees_with_expansion(uneven)
+    assert uneven.time_ps == uneven.expand().time_ps == 3 * gap
+    sent_by_0 = [(0, (4 - i) % 4, COPY, READ_ACC, i * gap) for i in range(3)]
+    stored = ring_all_gather(4, size=4000 + extra, rows=sent_by_0)
+    assert agrees_with_expansion(stored)
+    assert stored.time_ps == stored.expand().time_ps == 3 * gap
+
+
+def test_the_largest_image_must_arrive_in_time():
+    """The chunk of NPU 0 has 1001 bytes, and arrives 1 ns later than the others."""
+    rows = [
+        (3, 3, COPY, READ_ACC, 0),
+        (0, 3, COPY, READ_ACC, 2 * US),
+        (1, 3, COPY, READ_ACC, 5 * US),
+    ]
+    assert agrees_with_expansion(ring_all_gather(4, size=4000, rows=rows))
+    late = ring_all_gather(4, size=4001, rows=rows)
+    assert broken_rules(late) == {"causality"}
+    assert not agrees_with_expansion(late)
+
+
+def test_the_largest_image_must_leave_a_link_in_time():
+    """Pieces of 1001 or 1000 bytes, then of 1000."""
+
+    def second_at(start):
+        rows = [
+            (i, piece, COPY, READ_ACC, i * 4 * US + piece * start)
+            for i in range(3)
+            for piece in (0, 1)
+        ]
+        return ring_all_gather(4, size=8001, chunks=2, rows=rows)
+
+    assert agrees_with_expansion(second_at(1001 * 1000))
+    assert broken_rules(second_at(1000 * 1000)) == {"capacity"}
+    assert not agrees_with_expansion(second_at(1000 * 1000))
+
+
+def test_the_smallest_image_must_not_arrive_before_a_read():
+    """Two NPUs exchange what they hold. Chunk 1 has 1000 bytes, and reaches an NPU that has not sent its own contribution yet."""
+    topology = tp.fully_connected(2, bandwidth="1GB/s", latency="1us")
+    table = routes(topology, links=[[0], [1]])
+    image = [1, 0]
+
+    def second_at(start):
+        rows = [(0, 0, REDUCE, READ_ACC, 0), (1, 0, REDUCE, READ_ACC, start)]
+        collective = co.all_reduce(topology, 2001, chunks=1)
+        return orbit(collective, table, rows, [2], image, links_under(topology, image))
+
+    assert agrees_with_expansion(second_at(2 * US - 1))
+    assert broken_rules(second_at(2 * US + 500)) == {"contribution"}
+    assert not agrees_with_expansion(second_at(2 * US + 500))
+
+
+def test_an_orbit_needs_a_byte_for_each_chunk():
+    assert refused(ring_all_gather(4, size=3)) == (
+        "chunk 3 has no bytes; an orbit needs a byte for each chunk"
     )
 
 

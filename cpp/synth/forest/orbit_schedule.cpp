@@ -243,15 +243,6 @@ class Lanes {
   std::vector<Row> rows_;
 };
 
-// The collective, enlarged to the next size at which all chunks are equal.
-std::shared_ptr<const Collective> padded(const std::shared_ptr<const Collective>& collective) {
-  auto part = collective->parts()[0];
-  const auto cut = static_cast<std::int64_t>(part.members()) * part.chunks;
-  if (part.size % cut == 0) return collective;
-  part.size += cut - part.size % cut;
-  return std::make_shared<const Collective>(collective->npus(), std::vector{std::move(part)});
-}
-
 bool suits(const Topology& topology, const Collective& collective) {
   if (collective.parts().size() != 1 || !collective.resolved()) return false;
   const auto& part = collective.parts()[0];
@@ -279,13 +270,14 @@ std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& t
                                         const Forest* forward, const Forest* backward,
                                         const std::string& provenance, const Progress& progress) {
   if (!suits(*topology, *collective)) return std::nullopt;
-  const auto kind = collective->parts()[0].kind;
+  const auto& part = collective->parts()[0];
+  const auto kind = part.kind;
   const auto translations =
       translations_of(*topology, kind == CollectiveKind::reduce_scatter ? backward : forward);
   if (!translations) return std::nullopt;
-  const auto equal = padded(collective);
-  const auto pieces = equal->parts()[0].chunks;
-  const auto bytes = equal->bytes(0);
+  const auto pieces = part.chunks;
+  const auto cut = static_cast<std::int64_t>(part.members()) * pieces;
+  const auto bytes = (part.size + cut - 1) / cut;  // of the largest chunk
   std::optional<Translations> back;
   std::shared_ptr<const Topology> reversed;
   if (kind != CollectiveKind::all_gather) {
@@ -294,7 +286,7 @@ std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& t
     if (!back || back->symmetry().orders != translations->symmetry().orders) return std::nullopt;
   }
   for (Time quantum = 1;;) {
-    Lanes lanes(topology, *translations, *equal);
+    Lanes lanes(topology, *translations, *collective);
     Time end = 0;
     const auto solve = [&](const std::shared_ptr<const Topology>& network,
                            const Translations& moves, const Forest* trees) {
@@ -302,26 +294,22 @@ std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& t
                    : solve_balanced(network, moves, pieces, bytes, quantum, progress);
     };
     if (back) {
-      const auto part = solve(reversed, *back, backward);
-      if (!part || !one_speed(*part->routes)) return std::nullopt;
-      lanes.collect(*part);
-      end = part->end;
+      const auto solved = solve(reversed, *back, backward);
+      if (!solved || !one_speed(*solved->routes)) return std::nullopt;
+      lanes.collect(*solved);
+      end = solved->end;
     }
     if (kind != CollectiveKind::reduce_scatter) {
-      const auto part = solve(topology, *translations, forward);
-      if (!part) return std::nullopt;
-      lanes.spread(*part, end);
-      end += part->end;
+      const auto solved = solve(topology, *translations, forward);
+      if (!solved) return std::nullopt;
+      lanes.spread(*solved, end);
+      end += solved->end;
     }
     if (lanes.latest() / lanes.quantum() > kLargestStart) {
       quantum = end / (kLargestStart / 2) + 1;
       continue;
     }
-    auto orbit = std::move(lanes).schedule(equal, provenance);
-    if (equal == collective) return orbit;
-    // Smaller chunks at the same times.
-    const auto whole = orbit.expand();
-    return Schedule(collective, whole.shared_routes(), whole.stored(), std::nullopt, provenance);
+    return std::move(lanes).schedule(collective, provenance);
   }
 }
 

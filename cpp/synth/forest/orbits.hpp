@@ -17,10 +17,9 @@ namespace tacos {
 std::optional<Forest> pack_orbits(const std::shared_ptr<const Topology>& topology,
                                   const Progress& progress);
 
-// An all-gather, reduce-scatter or all-reduce of all NPUs: an orbit if the chunks are equal, otherwise its
-// expansion. If all NPUs are equivalent, trees are balanced for the given number of chunks, and chosen by
-// their time for the given size. Otherwise they are those of pack_orbits(), on the network
-// (`forward`) and on the reversed one, as far as needed. nullopt if the network has no symmetry, or for
+// An orbit: an all-gather, reduce-scatter or all-reduce of all NPUs. If all NPUs are equivalent, trees are balanced for
+// the given number of chunks, and chosen by their time for the given size. Otherwise they are those of pack_orbits(), on the
+// network (`forward`) and on the reversed one, as far as needed. nullopt if the network has no symmetry, or for
 // other collectives.
 std::optional<Schedule> schedule_orbits(const std::shared_ptr<const Topology>& topology,
                                         const std::shared_ptr<const Collective>& collective,

@@ -35,12 +35,12 @@ class Synthesis {
     pieces_ = part.chunks;
     const auto cut = std::int64_t{group_.order()} * std::max(pieces_, 1);
     if (collective_->parts().size() != 1 || !part.traits().uniform() ||
-        part.members() != group_.order() || !collective_->resolved() || part.size % cut != 0) {
+        part.members() != group_.order() || !collective_->resolved() || part.size < cut) {
       invalid(
           "the symmetric engine needs an all-gather, reduce-scatter, all-reduce or all-to-all "
-          "of all NPUs in equal chunks");
+          "of all NPUs, with a byte for each chunk");
     }
-    bytes_ = part.size / cut;
+    bytes_ = (part.size + cut - 1) / cut;
     position_ = collective_->positions();
   }
 
@@ -240,7 +240,7 @@ class Synthesis {
   Outlets outlets_;
   CollectiveKind kind_;
   std::int32_t pieces_ = 0;
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_ = 0;  // of the largest chunk
   Time quantum_ = 1;
   Time reduce_time_ = 0;
   Found found_;

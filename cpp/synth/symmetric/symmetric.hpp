@@ -59,8 +59,8 @@ namespace tacos {
 // std::invalid_argument if one of them changes the network.
 Symmetry translations(const Topology& topology);
 
-// Returns an orbit. For an all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs, in equal
-// chunks; throws std::invalid_argument for anything else.
+// Returns an orbit. For an all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs, with a byte for each chunk;
+// throws std::invalid_argument for anything else. Chunks that are a byte smaller than others take the time of these.
 Schedule synthesize_symmetric(std::shared_ptr<const Topology> topology,
                               std::shared_ptr<const Collective> collective, std::string provenance,
                               const Progress& progress);

@@ -7,15 +7,14 @@ orbit, of size O(N) instead of O(N²): 1,000,000 NPUs take a fraction of a secon
 from __future__ import annotations
 
 import json
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacos._core import synthesize_symmetric
 from tacos.synth import requirements
 from tacos.synth.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tacos._core import Collective, Schedule, Topology
 
@@ -32,8 +31,8 @@ def symmetric(
 
     Args:
         topology: A ring, torus, hypercube, clique or switch, or a product of them, unedited.
-        collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs, cut into equal
-            chunks.
+        collective: An all-gather, reduce-scatter, all-reduce or all-to-all of all NPUs. If it does not divide
+            evenly, chunks that are a byte smaller take the time of the others.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -63,8 +62,8 @@ def obstacle(topology: Topology, collective: Collective) -> str:
     >>> torus = tacos.topology.torus(3, 3)
     >>> obstacle(torus, tacos.collective.all_gather(torus, "9MB"))
     ''
-    >>> obstacle(torus, tacos.collective.all_gather(torus, "1MB", chunks=1))
-    'equal chunks: the size of 1000000 B is not a multiple of 9; the nearest are 999999 and 1000008 B'
+    >>> obstacle(torus, tacos.collective.all_gather(torus, "8B", chunks=1))
+    'a byte for each of 9 chunks, not 8'
     """
     if not topology.symmetric:
         what = topology.family or "custom"
@@ -79,37 +78,9 @@ def obstacle(topology: Topology, collective: Collective) -> str:
         return needed
     if needed := requirements.members(topology, part):
         return needed
-    cut = topology.npus * max(part.chunks, 1)
-    if below := part.size % cut:
-        nearest = [part.size - below, part.size - below + cut]
-        sizes = " and ".join(str(size) for size in nearest if size > 0)
-        return (
-            f"equal chunks: the size of {part.size} B is not a multiple of {cut}; "
-            f"the nearest {'are' if nearest[0] else 'is'} {sizes} B"
-        )
+    if part.size < (chunks := topology.npus * max(part.chunks, 1)):
+        return f"a byte for each of {chunks} chunks, not {part.size}"
     return ""
-
-
-def _chunk_counts(
-    topology: Topology, collective: Collective, counts: tuple[int, ...], _memory: dict[str, Any]
-) -> Iterable[int]:
-    """Yield counts that cut blocks into equal chunks, the nearest to each of `counts`.
-
-    >>> import tacos
-    >>> torus = tacos.topology.torus(4, 4, 4)  # blocks of 250 bytes
-    >>> list(_chunk_counts(torus, tacos.collective.all_gather(torus, 16_000), (1, 2, 4, 8), {}))
-    [1, 2, 5, 10]
-    """
-    block, rest = divmod(collective.parts[0].size, topology.npus)
-    if rest:
-        yield from counts  # none of which cuts equally
-    equal = [count for count in range(1, min(block, 2 * max(counts)) + 1) if block % count == 0]
-    last = 0
-    for count in counts:
-        near = [one for one in equal if one > last and count / 2 < one < 2 * count]
-        if near:
-            last = min(near, key=lambda one: abs(math.log(one / count)))
-            yield last
 
 
 ENGINE = Engine(
@@ -117,5 +88,4 @@ ENGINE = Engine(
     lists=False,
     solve=symmetric,
     obstacle=obstacle,
-    chunk_counts=_chunk_counts,
 )

@@ -25,19 +25,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacos._core import Collective, CollectivePart, Meter, Schedule, translations
+from tacos._core import Meter, Schedule, translations
 from tacos.schedule import COPY, READ_ACC, REDUCE, routes
 from tacos.synth import requirements
 from tacos.synth.baselines.grids import grid_obstacle
 from tacos.synth.engine import Engine
-from tacos.synth.moves import check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tacos._core import Topology
+    from tacos._core import Collective, Topology
 
 __all__ = ["THEMIS", "themis"]
 
@@ -59,8 +58,8 @@ def themis(
 
     Args:
         topology: A product of rings, cliques and switches, unedited.
-        collective: One all-gather, reduce-scatter or all-reduce of all NPUs. Sizes that divide into
-            equal chunks give an orbit; others need memory for every transfer.
+        collective: One all-gather, reduce-scatter or all-reduce of all NPUs. If it does not divide evenly, chunks
+            that are a byte smaller take the time of the others.
         scheduling: Which of the chunks that wait for a dimension goes first: ``"fifo"``, the first to
             arrive, or ``"scf"``, the smallest.
         order: The same order for the sums of all chunks, such as ``[0, 1, …]``: the baseline of the Themis
@@ -89,16 +88,9 @@ def themis(
     block = -(-part.size // (topology.npus * part.chunks))
     meter = Meter.of(progress)
     bundles = _Bundles(topology, part.kind, part.chunks, block, turns, scheduling == "scf")
-    even = CollectivePart(
-        part.kind, block * topology.npus * part.chunks, chunks=part.chunks, group=part.group
-    )
     phases = sum(map(len, bundles.phases))
     meter.spend(_PHASE * phases * Meter.STEP)
-    orbit = bundles.orbit(Collective(topology.npus, [even]), provenance, meter)
-    if even.size == part.size:
-        return orbit
-    meter.reserve(orbit.transfers * Meter.TRANSFER)
-    return _cut_to_size(orbit, resolved, provenance)
+    return bundles.orbit(resolved, provenance, meter)
 
 
 def _obstacle(topology: Topology, collective: Collective) -> str:
@@ -358,24 +350,6 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
                 bandwidth=links * int(topology.link_bandwidth_Bps[path].min()),
             )
         stride *= size
-
-
-def _cut_to_size(orbit: Schedule, collective: Collective, provenance: str) -> Schedule:
-    """Return the same transfers at the same times for the collective's chunks, some of which are a byte smaller."""
-    check_memory(orbit.transfers)
-    packed = orbit.expand()
-    return Schedule(
-        collective=collective,
-        routes=packed.routes,
-        lane_route=packed.lane_route,
-        lane_op=packed.lane_op,
-        lane_reads=packed.lane_reads,
-        lane_begin=packed.lane_begin,
-        chunk=packed.chunk,
-        start=packed.start,
-        quantum_ps=packed.quantum_ps,
-        provenance=provenance,
-    )
 
 
 THEMIS = Engine(

@@ -207,8 +207,6 @@ def _orbits(
     (part,) = collective.parts
     if len(part.group) != topology.npus or kind_of(part).rooted:
         return None
-    if part.size % (len(part.group) * part.chunks):  # it will be expanded
-        check_memory(topology.npus**2 * part.chunks)
     if all_alike(topology):
         # The trees are balanced for these chunks, which may cost a little bandwidth.
         facts = json.dumps({"engine": ENGINE.name})
