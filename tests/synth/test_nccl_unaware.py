@@ -262,6 +262,14 @@ def test_sweeps_measure_each_size_over_the_faster():
     assert np.all([one.reference.startswith("nccl") for one in found.comparisons])
 
 
+def test_sweeps_name_both_references_where_each_is_the_faster_at_some_size():
+    worn = tp.degrade(tp.dgx_h100(4), (3, 32), factor=0.5, both=True)
+    sizes = [co.all_reduce(worn, size) for size in ("64KB", "64MB")]
+    found = tacos.compare(worn, sizes, engines="nccl")
+    assert [one.reference for one in found.comparisons] == ["nccl-unaware", "nccl"]
+    assert found.compared_with == "nccl or nccl-unaware"
+
+
 def test_where_nccl_fails_only_the_search_counts():
     worn = tp.drop_links(tp.dgx_h100(2, nvls=False), (3, 18), both=True)
     found = tacos.compare(worn, co.all_reduce(worn, "64MB", chunks=8), engines="nccl")

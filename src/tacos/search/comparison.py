@@ -281,11 +281,20 @@ class Sweep:
 
     def speed_ups(self) -> list[float | None]:
         """Return :meth:`Comparison.speed_up` at each size; over the faster engine where two are the reference."""
+        return [
+            one.speed_up(over) for one, over in zip(self.comparisons, self._over(), strict=True)
+        ]
+
+    @property
+    def compared_with(self) -> str:
+        """The engine that :meth:`speed_ups` are over, or the engines where several are the fastest reference at some size."""
+        names = set(self._over()) or {self.reference}
+        return " or ".join(sorted(names, key=references().index))
+
+    def _over(self) -> list[str]:
         rank = ENGINES[self.reference].reference
         return [
-            one.speed_up(
-                one.reference if ENGINES[one.reference].reference == rank else self.reference
-            )
+            one.reference if ENGINES[one.reference].reference == rank else self.reference
             for one in self.comparisons
         ]
 
@@ -341,7 +350,7 @@ class Sweep:
         factors = [factor for factor in self.speed_ups() if factor]
         if not factors or max(factors) == 1:
             return words
-        ratio = _times_as_fast(min(factors), max(factors), self.reference)
+        ratio = _times_as_fast(min(factors), max(factors), self.compared_with)
         return f"{words} {ratio[0].upper()}{ratio[1:]}."
 
 

@@ -397,7 +397,7 @@ def _sizes_table(result: Sweep, name: str) -> Table:
         f"{_bandwidth(result)}\nGB/s",
         "of the\nbound",
         "ideal\nus",
-        f"{result.reference}'s\ntime",
+        f"{result.compared_with}'s\ntime",
     ):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("fastest", no_wrap=True)
