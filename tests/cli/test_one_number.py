@@ -14,7 +14,7 @@ from tacos.nodes import link_of
 
 pytestmark = pytest.mark.unsanitized
 
-SIZE = 64_000_000
+SIZE = 1_000_000
 SLOW = """\
 tacos: 1
 base: fat-tree:2x2@50GB/s,500ns
@@ -26,7 +26,7 @@ edits:
 LOG = f"""\
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-    {SIZE}      16000000     float     sum      -1    8000.   8.00   12.00      0    8000.   8.00   12.00      0
+     {SIZE}       250000     float     sum      -1    80.00  12.50   18.75      0    80.00  12.50   18.75      0
 """
 
 
@@ -81,8 +81,8 @@ def test_a_judgement_has_the_executed_time_of_the_answer(folder, capsys):
     [row] = asked(capsys, "judge", folder / "log.txt", folder / "slow.yaml")["rows"]
     assert (row["best_s"], row["best"]) == (found.executed_s, found.engine)
     assert found.bound_ps is not None
-    assert row["bound_s"] == found.bound_ps * 1e-12
-    assert row["efficiency"] == row["bound_s"] / 8e-3
+    assert row["bound_s"] == found.bound_ps / 1e12
+    assert row["efficiency"] == pytest.approx(row["bound_s"] / 80e-6)
 
 
 @pytest.mark.parametrize("target", ["tcp", "msccl", "schedule"])

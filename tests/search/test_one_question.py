@@ -16,13 +16,8 @@ from tacos.training.communication import LAUNCH_S, Communication
 
 pytestmark = pytest.mark.unsanitized
 
-HEALTHY = tacos.topology.dgx_a100(2)
-NIC = next(link for link in range(HEALTHY.links) if HEALTHY.link_src[link] >= HEALTHY.npus)
-SLOW = tacos.topology.degrade(
-    HEALTHY,
-    (int(HEALTHY.link_src[NIC]), int(HEALTHY.link_dst[NIC])),
-    factor=0.5,
-)
+HEALTHY = tacos.topology.parse("fat-tree:2x2@50GB/s,500ns")
+SLOW = tacos.topology.degrade(HEALTHY, (0, 4), factor=0.5)
 SIZE = 1 << 20
 
 

@@ -116,13 +116,22 @@ def test_more_effort_is_never_slower_and_a_late_deadline_changes_nothing(seed, t
     assert not late.cut_short
 
 
-@pytest.mark.parametrize("network", [BROKEN, MIXED], ids=["broken", "mixed"])
+@pytest.mark.parametrize(
+    "network",
+    [
+        tacos.topology.drop_links(tacos.topology.mesh(2, 3), (0, 1), both=True),
+        tacos.topology.degrade(
+            tacos.topology.parse("fat-tree:2x2@50GB/s,500ns"), (0, 4), factor=0.5, both=True
+        ),
+    ],
+    ids=["broken", "mixed"],
+)
 def test_a_deadline_returns_the_best_so_far(network, monkeypatch):
     """Later deadlines never give slower answers, from the first that gives one to one that does not end anything."""
     goal = tacos.collective.all_reduce(network, "1MB")
     whole = tacos.synthesize(network, goal)
     found, started = [], 0
-    for looks in (1, 3, 10, 30, 100, 300, 1000, 10**9):
+    for looks in (1, 3, 10, 30, 100, 300, 10**9):
         monkeypatch.setattr(watch, "time", Clock())
         with contextlib.suppress(TacosError):  # too short to find a schedule
             found.append(tacos.synthesize(network, goal, time_limit=looks))

@@ -122,7 +122,7 @@ def test_an_algorithm_keeps_its_order_at_other_sizes(target):
         assert tacos.verify(other).ok
         assert other.collective.size_bytes == size
         assert other.executed_s == pytest.approx(3 * (1e-6 + size / 4 / 1e9))
-    boxes = tacos.topology.dgx_a100(2)
+    boxes = tacos.topology.parse("fat-tree:2x2")
     best = tacos.synthesize(
         boxes, tacos.collective.all_reduce(boxes, "1MB"), effort="fast", target=target
     )
