@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -204,6 +205,12 @@ class Engine:
         known = self._keywords()
         return {name: values[name] for name in _FROM_THE_SEARCH if name in values and name in known}
 
-    def _keywords(self) -> list[str]:
-        parameters = signature(self.solve).parameters
-        return [name for name, one in parameters.items() if one.kind == Parameter.KEYWORD_ONLY]
+    def _keywords(self) -> tuple[str, ...]:
+        return _keywords(self.solve)
+
+
+@cache
+def _keywords(solve: Callable[..., Schedule]) -> tuple[str, ...]:
+    """Return the keywords of a function, which a search asks for in every step."""
+    parameters = signature(solve).parameters
+    return tuple(name for name, one in parameters.items() if one.kind == Parameter.KEYWORD_ONLY)

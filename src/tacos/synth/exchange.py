@@ -154,7 +154,7 @@ class _Ways:
         paths: list[list[int]] = []
         for npu in self._number:
             paths += self._from(npu, leaving)
-            meter.spend((topology.links + topology.nodes) * Meter.STEP)
+            meter(0.0)
         self._begin = np.cumsum([0, *map(len, paths)])
         self._links = np.array([link for path in paths for link in path], np.int64)
         latencies = np.append(0, np.cumsum(topology.link_latency_ps[self._links]))
@@ -214,11 +214,16 @@ def _best_stagings(
     # Plans with equal costs are nearly the same.
     found: dict[tuple[float, float], _Staging] = {}
     scattering: dict[tuple[float, float], _Staging] = {}
-    for bytes_ in dict.fromkeys((size, size // n)):
+    messages, orders, products = {size, size // n}, list(_orders(n)), list(_products(n))
+    each = sum(_planning(digits, topology.links) for digits in products)
+    ways_each = n * (topology.links + topology.nodes) * Meter.STEP
+    # Planning cannot be continued, so it begins only if it can be ended.
+    meter.reserve(len(messages) * (ways_each + len(orders) * each))
+    for bytes_ in sorted(messages, reverse=True):
         ways = _Ways(topology, part.group, bytes_, meter)
-        for order in _orders(n):
-            for digits in _products(n):
-                meter.spend(_planning(digits, topology.links))
+        for order in orders:
+            for digits in products:
+                meter(0.0)
                 members = _mirrored(order, digits, ways)
                 costs = _stage_costs(digits, members, ways)
                 for scattered in range(0 if both else len(digits), len(digits) + 1):

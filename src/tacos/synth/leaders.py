@@ -101,7 +101,8 @@ def leaders(
         collective: An all-gather, reduce-scatter or all-reduce of at most 256 KB among at most 64 NPUs; an all-reduce
             among at most 32, if the network does not have both switches and links between NPUs.
         seed: Varies the order in which chunks are placed again.
-        memory: Sets of leaders found before, for this network, group and size; the best one is kept.
+        memory: Sets of leaders found before, for this network, group and size, of which the best is kept, and the times of those that
+            were tried before work was ended.
         progress: Called from time to time with the share of the work done.
 
     >>> import tacos
@@ -156,7 +157,9 @@ def leaders(
 
     if "families" not in known:
         known["families"] = _fastest(
-            _families(topology, part, meter), lambda sets, most: tried(_Sets(sets, []), 0, most)
+            _families(topology, part, meter),
+            lambda sets, most: tried(_Sets(sets, []), 0, most),
+            known.setdefault("times", []),
         ) or [_Sets([_Set([npu], [], [], False) for npu in part.group.tolist()[:_MOST_SETS]], [])]
     hops = _HOPS_ACROSS if _reaches_across(topology) else _HOPS
     found = [(one, sets) for sets in known["families"] if (one := tried(sets, hops)) is not None]
@@ -171,7 +174,9 @@ def leaders(
 
 
 def _fastest(
-    families: Iterable[list[_Set]], tried: Callable[[list[_Set], int], Schedule | None]
+    families: Iterable[list[_Set]],
+    tried: Callable[[list[_Set], int], Schedule | None],
+    times: list[int | None],
 ) -> list[_Sets]:
     """Return the lists that give the fastest schedules, with the sets of others that are hardly slower.
 
@@ -181,6 +186,7 @@ def _fastest(
     Args:
         families: The lists.
         tried: Gives a list's schedule; may give up beyond a time in picoseconds, if it is not 0.
+        times: The times of the lists that were tried before work was ended, None for those that were given up; others are added.
     """
     met: list[tuple[int, int]] = []
     seen: list[list[_Set]] = []
@@ -189,9 +195,11 @@ def _fastest(
         if sets in seen:
             continue
         seen.append(sets)
-        schedule = tried(sets, int(_HOPELESS * best))
-        if schedule is not None:
-            met.append((schedule.time_ps, len(seen) - 1))
+        if len(seen) > len(times):
+            schedule = tried(sets, int(_HOPELESS * best))
+            times.append(None if schedule is None else schedule.time_ps)
+        if (time_ps := times[len(seen) - 1]) is not None:
+            met.append((time_ps, len(seen) - 1))
             best = min(met)[0]
     met.sort()
     found = []

@@ -348,10 +348,9 @@ class _Free:
         """Return, for each NPU of a box, the places in it that free links reach, as bits of a number."""
         near, known = self.network.neighbours(box), self.network.known
         place = {npu: i for i, npu in enumerate(box)}
-        free = [left > 0 for left in self.left]
+        taken = {link for link, left in enumerate(self.left) if left <= 0}
         return tuple(
-            sum(1 << place[b] for b in near[a] if all(free[link] for link in known[a, b]))
-            for a in box
+            sum(1 << place[b] for b in near[a] if taken.isdisjoint(known[a, b])) for a in box
         )
 
     def use(self, chain: Chain, times: int = 1, *, closed: bool = False) -> None:
