@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos._core import Schedule, justify
+from tacos._core import Meter, Schedule, justify
 from tacos._core import refine as _refine
 from tacos.bound import bound
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError, LimitError, check_type
 from tacos.execution import execution, shares_links
+from tacos.search.effort import LIMITS
 from tacos.synth.matched_ports import matched_ports
 from tacos.synth.phases import only_collects
 from tacos.targets import check_held, usable
@@ -42,7 +43,7 @@ _JUSTIFY_PER_TRANSFER = 12
 _MOST_TRANSFERS = 10_000_000
 _MOST_HOPS = 500_000
 _RUN_PER_TRANSFER = 100
-"""Cost of an execution, per transfer, in hops that could be examined in that time."""
+"""Cost of the first execution, per transfer, in hops that could be examined in that time; later ones cost what the last one did."""
 _NEWS = 0.995
 """A schedule is executed if its time is below this factor of the last executed one's."""
 _NEVER = 2**62
@@ -183,6 +184,7 @@ class _Search:
         at_once = target is None and not shares_links(schedule)
         self.run_hops = 0 if at_once or not self.runs else _RUN_PER_TRANSFER * schedule.transfers
         self.done = 0  # hops
+        self.share = 0.0
 
     def run(self, total: int, executed_ps: int | None) -> Schedule | None:
         """Return the best schedule found, if it is better than the given one, whose executed time may be known."""
@@ -193,16 +195,17 @@ class _Search:
         shortest, failures, slices = schedule, 0, 0
         fastest: Schedule | None = None
         lost = False
+        if executed_ps is None and self.run_hops > total:
+            return None
         least, judged = executed_ps or self.executed(schedule), schedule
 
         def report(share: float) -> None:
-            if self.progress is not None:
-                self.progress(min((self.done + share * step) / total, 1.0))
+            self.share = min((self.done + share * step) / total, 1.0)
+            self.still()
 
         def judge() -> None:
             nonlocal fastest, least, judged, lost
             judged = shortest
-            self.done += self.run_hops
             # Execution only adds to a schedule's time.
             time_ps = self.executed(shortest, least) if shortest.time_ps < least else least
             lost = time_ps > _LOST * least
@@ -211,7 +214,7 @@ class _Search:
 
         while (
             directions
-            and self.done < total
+            and self.done + self.run_hops < total  # what is found must be executed
             and failures < _PATIENCE * len(directions)
             and shortest.time_ps > goal
             and not lost
@@ -219,7 +222,7 @@ class _Search:
             if self.end is not None and time.monotonic() > self.end:
                 break
             backwards = directions[slices % len(directions)]
-            budget = min(step, total - self.done)
+            budget = min(step, total - self.done - self.run_hops)
             try:
                 # Transfers are justified in the direction in which they will be spread.
                 start = shortest.reverse(report) if backwards else shortest
@@ -246,11 +249,17 @@ class _Search:
             judge()
         return fastest
 
+    def still(self, _share: float = 0.0) -> None:
+        """Report the share of the whole search that was done last."""
+        if self.progress is not None:
+            self.progress(self.share)
+
     def justified(
         self, schedule: Schedule, total: int, progress: Callable[[float], object]
     ) -> Schedule:
         """Move transfers in time while that shortens the schedule and enough hops are left; not where sums take time."""
         cost = _JUSTIFY_PER_TRANSFER * schedule.transfers
+        total -= self.run_hops
         while not schedule.topology.reduce_bandwidth_Bps and self.done + cost <= total:
             found = justify(schedule, progress=progress)
             self.done += cost
@@ -263,15 +272,19 @@ class _Search:
         """Return the key by which schedules are compared; one that cannot be executed loses to one that was."""
         if not self.runs:
             return schedule.time_ps
+        meter = Meter(report=self.still)
         try:
-            found = execution(schedule, target=self.target, to_beat_ps=to_beat_ps)
+            found = execution(schedule, target=self.target, to_beat_ps=to_beat_ps, progress=meter)
         except LimitError:
             found = None
+        if meter.used:
+            self.run_hops = meter.used // LIMITS.hop
+            self.done += self.run_hops
         if found is not None:
             return found.time_ps(self.target)
         if schedule is not self.schedule:
             return _NEVER
-        self.runs = False
+        self.runs, self.run_hops = False, 0
         return schedule.time_ps
 
 
