@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos._core import Program, Schedule, channel_routes, lower_paced, shortest_routes
+from tacos._core import Meter, Program, Schedule, channel_routes, lower_paced, shortest_routes
 from tacos.errors import check_type
 from tacos.nodes import Network, link_name, topology_of
 from tacos.program import lower
@@ -47,6 +47,8 @@ __all__ = [
 MOST_RUN = 1_000_000
 """Largest number of transfers for which a schedule that shares links is executed; more would take many seconds, and 400 bytes each."""
 
+_EXPORTING = 100
+"""Steps in Python that writing a transfer to a file and reading it back takes (60 to 160, measured)."""
 _FAR = 1.1
 """Ratio of executed to ideal time from which on it is explained (chosen)."""
 _EXPLAINED = 20_000
@@ -151,8 +153,10 @@ def execution(
     if topology is not None or size is not None:
         raise ValueError("a schedule has its own topology and size")
     if chosen := target_of(target).format:
+        meter = Meter.of(progress)
+        meter.reserve(_EXPORTING * Meter.STEP * what.transfers)
         program, size = _exported(what, chosen), what.collective.size_bytes
-        return execution(program, what.topology, size=size, progress=progress)
+        return execution(program, what.topology, size=size, progress=meter)
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)

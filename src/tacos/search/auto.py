@@ -114,7 +114,7 @@ class Auto:
             raise self._nothing()
         times: dict[str, float] = {}
         for one in sorted(self._found.values(), key=lambda one: one.time_ps):
-            if one.known:
+            if one.known and not one.refused:
                 times.setdefault(one.schedule.engine, one.time_ps * 1e-12)
         first = {self.best.schedule.engine: self.best.time_ps * 1e-12}
         return noted(self.best, {"best_of": first | times, "ends": self._told()})
@@ -395,7 +395,7 @@ class Auto:
 
     def _end(self, task: Task) -> str:
         """Return how a task ended."""
-        known = [one.time_ps for one in task.answers if one.known]
+        known = [one.time_ps for one in task.answers if one.known and not one.refused]
         if known:
             found = format_time(min(known) * 1e-12)
         else:

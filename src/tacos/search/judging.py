@@ -39,6 +39,11 @@ class Answer(NamedTuple):
     inner: Schedule | None = None
     """The schedule of the variant, of which the answer was made."""
 
+    @property
+    def refused(self) -> bool:
+        """Whether the target does not take the schedule."""
+        return self.time_ps == _TOO_LARGE
+
 
 def noted(answer: Answer, facts: dict[str, Any]) -> Answer:
     """Return the answer with facts in its schedule's provenance."""
@@ -129,7 +134,7 @@ class Judge:
         if not self.verifies:
             return candidates[0]
         first_error = difference = ""
-        if all(answer.time_ps == _TOO_LARGE for answer in candidates):
+        if all(answer.refused for answer in candidates):
             raise TacosError(f"no schedule fits the target {self.target}: {self._refusal}")
         watch = self.question.watch
         for answer in candidates:

@@ -9,6 +9,7 @@ only tell it which schedules need not be executed, because they have lost alread
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tacos._core import Meter
@@ -73,6 +74,7 @@ class Task:
         self._fresh: Answer | None = None  # not yet executed
         self._points: list[_Point] = []
         self._failures = self._finding = 0
+        self._execution = 0.0  # units of work per transfer of the last execution
         self._next: Collective | None = None
         asked = variant.collective
         self.needed = self._least(asked if asked.resolved else asked.with_chunks(1))
@@ -96,7 +98,7 @@ class Task:
         if self._next is None and not self.end:
             self._advance()
         while not self.end and self.needed <= allowance:
-            if self.floor_ps() >= to_beat_ps:
+            if max(self.floor_ps(), self._expected_ps()) >= to_beat_ps:
                 self.end = "lost, cannot get faster than the best"
                 break
             meter = Meter(limit=max(allowance - self.used, 0), report=self._report)
@@ -112,7 +114,7 @@ class Task:
             self.used += meter.used
             if finds:
                 self._finding += meter.used
-            else:
+            elif not self.end:
                 self._advance()
         return len(self.answers) > before
 
@@ -134,15 +136,25 @@ class Task:
     def _execute(self, fresh: Answer, to_beat_ps: float, meter: Meter) -> None:
         """Execute the schedule that was found, unless it is hopelessly slow."""
         limit_ps = min(LIMITS.hopeful * to_beat_ps, self.best_ps())
+        expected = self._execution * fresh.schedule.transfers
+        if expected > (meter.left or 0) and fresh.time_ps < min(limit_ps, to_beat_ps):
+            meter.reserve(expected)  # ends the work before an execution that would not end
+        begun = meter.used
         answer = self.judge.judged(fresh.schedule, limit_ps, meter, worth_ps=to_beat_ps)
         if answer.known:
             self.answers.append(answer._replace(inner=fresh.inner))
+        if used := meter.used - begun:
+            self._execution = used / fresh.schedule.transfers
         self._fresh = None
         schedule = fresh.schedule
         helped = schedule.time_ps * LIMITS.helps < self.least_ps()
         self._failures = 0 if helped else self._failures + 1
         chunks, load_ps = schedule.collective.parts[0].chunks, _load_ps(schedule)
         self._points.append(_Point(chunks, self._finding, schedule.time_ps, load_ps))
+        if answer.refused:  # more chunks take more of what a target has too little of
+            self.end = (
+                f"ended, the target does not take {chunks} {'chunk' if chunks == 1 else 'chunks'}"
+            )
 
     def _run(self, collective: Collective, meter: Meter) -> Schedule:
         """Run the engine once."""
@@ -221,6 +233,16 @@ class Task:
             if len(self._points) > 2 and gain <= self._points[-3].time_ps - last.time_ps:
                 floor_ps = max(floor_ps, now.time_ps - 2 * max(gain, 0))
         return floor_ps
+
+    def _expected_ps(self) -> float:
+        """Return a time that schedules in more chunks will not get below, if each gains no more than the last few gained."""
+        patience = self.engine.patience
+        if not self.judge.adds or len(self._points) <= patience:
+            return 0.0
+        last = self._points[-patience - 1 :]
+        most_ps = max(0, *(a.time_ps - b.time_ps for a, b in pairwise(last)))
+        left = sum(count > last[-1].chunks for count in LIMITS.counts)
+        return float(self.least_ps() - left * most_ps)
 
     def refuse(self, why: str) -> None:
         """Forget the answers so far; those in more chunks may do."""
