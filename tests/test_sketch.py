@@ -15,6 +15,7 @@ from tacos.errors import FormatError, InfeasibleError, TacosError
 from tacos.formats.sketch_file import read
 from tacos.sketch import Sketch
 from tacos.synth.milp.symmetry import rotation
+from tests.support.conditions import PATIENCE_S
 
 # The fields of sketches that TACCL ships: a relay 0 -> 1 between two NDv2, and odd to even GPUs of DGX-2.
 SK1_NDV2_N2 = {
@@ -109,7 +110,7 @@ def test_the_milp_engine_does_what_a_sketch_asks_for():
     topology = tp.from_links(6, links)
     sketch = Sketch(box=3, symmetry=[(3, 6)], own_first=True, chunks=1)
     schedule = tacos.synthesize(
-        topology, co.all_gather(topology, 6000), engine="milp", sketch=sketch, time_limit=20
+        topology, co.all_gather(topology, 6000), engine="milp", sketch=sketch, time_limit=PATIENCE_S
     )
     assert tacos.verify(schedule).ok
     assert "note" not in schedule.provenance
@@ -132,7 +133,7 @@ def test_connections_through_a_switch(wish, pairs):
         co.all_gather(switch, 3000, chunks=1),
         engine="milp",
         sketch=Sketch(connections=wish),
-        time_limit=20,
+        time_limit=PATIENCE_S,
     )
     rows = schedule.rows()
     assert schedule.time_s == pytest.approx(2e-6)

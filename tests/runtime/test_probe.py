@@ -172,7 +172,7 @@ def measured(network, tmp_path, **options):
     path = tmp_path / "measured.yaml"
     with Lab(network, **options) as lab:
         run = lab.run(
-            [*PROBE, "-o", str(path), "--seconds", "6"], time_limit=120, output="returned"
+            [*PROBE, "-o", str(path), "--seconds", "6"], time_limit=PATIENCE_S, output="returned"
         )
         assert run.code == 0, run.why + "".join(run.stderr)
         return lab.topology, tacos.load(path)

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+from importlib import import_module
 
 import pytest
 
@@ -14,6 +15,8 @@ from tacos.cli import main
 from tacos.execution import at_size, execution
 from tacos.library import Plans
 from tacos.search import tuned_files as files
+from tacos.search import watch
+from tests.support.work import Clock
 
 pytestmark = pytest.mark.unsanitized
 
@@ -225,8 +228,12 @@ def test_nothing_is_left_where_writing_fails(table, tmp_path, monkeypatch):
     assert not (tmp_path / "plans").exists()
 
 
-def test_a_time_limit_ends_the_search():
-    table = tacos.tune(RING, "all_reduce", "1KB:1GB:2", time_limit=0.2)
+def test_a_time_limit_ends_the_search(monkeypatch):
+    """The clock goes on by a second each time that it is looked at: after the first of 20 sizes, before the last."""
+    clock = Clock()
+    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(import_module("tacos.search.tune"), "time", clock)
+    table = tacos.tune(RING, "all_reduce", "1KB:1GB:2", time_limit=100)
     assert table.cut_short
     assert table.ranges[-1].max_bytes == 10**9
 

@@ -22,7 +22,7 @@ from tacos.synth.milp.flows import pairs_by_flow
 from tacos.synth.milp.problem import epoch_choices, hops_of, in_epochs
 from tacos.synth.milp.search import own_symmetry
 from tacos.synth.milp.symmetry import automorphisms, orbits
-from tests.support.conditions import until
+from tests.support.conditions import PATIENCE_S, until
 from tests.support.strategies import collectives, quick_topologies
 
 UNIT = {"bandwidth": "1GB/s", "latency": "0s"}  # 1 KB takes 1 us
@@ -88,7 +88,7 @@ def test_it_is_as_good_as_trying_everything(topology, kind):
 def test_known_optima_of_all_gathers(spec, chunks, epochs):
     topology = tp.parse(f"{spec}@1GB/s,0s")
     collective = co.all_gather(topology, 1000 * chunks * topology.npus, chunks=chunks)
-    best = milp(topology, collective, time_limit=30)
+    best = milp(topology, collective, time_limit=PATIENCE_S)
     assert tacos.verify(best).ok
     assert (best.time_ps, best.provenance["proven"]) == (epochs * 10**6, True)
     assert best.provenance["gap"] == 0
