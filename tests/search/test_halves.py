@@ -139,6 +139,7 @@ def test_members_whose_images_are_others():
         both_halves(gather, collective, turned)
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize(("spec", "size"), [("dgx-1:1", "64MB"), ("mesh:4x4", "64MB")])
 def test_an_all_reduce_is_not_slower_than_its_halves(spec, size):
     topology = tp.parse(spec)
@@ -158,6 +159,7 @@ def test_a_symmetric_schedule_stays_compact():
     assert "halves" not in schedule.provenance
 
 
+@pytest.mark.unsanitized
 def test_a_time_limit_keeps_what_was_found():
     """The halves come last under a time limit, so that the first engine's answer is never lost with them."""
     boxes = tp.dgx_h100(4, nvls=False)

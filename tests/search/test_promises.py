@@ -21,6 +21,8 @@ from tacos.synth import ENGINES
 from tests.support.problems import problem
 from tests.support.work import Clock
 
+pytestmark = pytest.mark.unsanitized
+
 BROKEN = tacos.topology.drop_links(
     tacos.topology.torus(4, 4, bandwidth="25GB/s", latency="700ns"), (0, 1), (5, 9), both=True
 )

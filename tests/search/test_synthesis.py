@@ -25,6 +25,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("size", [1000, pytest.param(1 << 20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all", "broadcast"])
 @pytest.mark.parametrize("network", NETWORKS)
@@ -62,6 +63,7 @@ def test_auto_stops_at_the_bound():
     assert best.provenance["ends"]["greedy"] == "not needed"
 
 
+@pytest.mark.unsanitized
 def test_auto_cuts_what_its_effort_does_not_allow():
     """Growing trees on 64 NPUs that are not alike takes more than half of the normal work."""
     topology = tacos.topology.mi250(4)
@@ -97,6 +99,7 @@ def test_auto_goes_on_where_an_engine_gives_up(monkeypatch):
         tacos.synthesize(topology, collective)
 
 
+@pytest.mark.unsanitized
 def test_the_chunk_search_pays_off_and_is_recorded():
     """A broadcast down a chain of 8: one chunk takes 7 hops in sequence, many chunks overlap."""
     topology = tacos.topology.mesh(8, bandwidth="1GB/s", latency="1us")

@@ -103,6 +103,7 @@ def test_other_networks_are_left_to_other_engines():
     assert tacos.synthesize(islands, pair).transfers == 1
 
 
+@pytest.mark.unsanitized
 def test_auto_is_never_slower_than_it_for_skewed_sizes():
     boxes = tp.dgx_a100(2)
     wanted = co.all_to_all_v(boxes, matrices(16, 2_000_000)["one sends"])

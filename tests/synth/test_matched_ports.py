@@ -178,6 +178,7 @@ def test_chunks_that_are_too_unequal_for_turns_are_refused():
         tacos.synthesize(whole, collective, engine="greedy", ports="matched")
 
 
+@pytest.mark.unsanitized
 def test_auto_lets_npus_take_turns_where_that_is_faster():
     """Over NVSwitch alone, 30 of 32 parts take 7.5 ms."""
     whole = tp.dgx2(2)
@@ -187,6 +188,7 @@ def test_auto_lets_npus_take_turns_where_that_is_faster():
     assert executed(best).time_ps() < 7_410_000_000
 
 
+@pytest.mark.unsanitized
 def test_auto_finds_ports_that_are_worth_matching():
     whole = tp.mi250(2)
     collective = tacos.collective.all_gather(whole, "64MB", chunks=8)

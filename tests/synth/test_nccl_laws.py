@@ -21,6 +21,8 @@ from tacos.synth.baselines.nccl.boxes import box_labels
 from tacos.topology.edits import reweighted
 from tests.synth.test_nccl_model import cluster
 
+pytestmark = pytest.mark.unsanitized
+
 nccl = ENGINES["nccl"]
 
 BOXES = [
