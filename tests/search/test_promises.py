@@ -101,6 +101,42 @@ def test_no_engine_is_faster_on_networks_of_several_speeds(name, kind):
             assert known(best.executed_ps) <= max(known(alone.executed_ps), enough_ps), engine
 
 
+LARGE = {
+    "torus": lambda boxes: tacos.topology.torus(boxes, 8),
+    "mesh": lambda boxes: tacos.topology.mesh(boxes, 8),
+    "boxes": tacos.topology.dgx_a100,
+    "tree": lambda boxes: tacos.topology.fat_tree(boxes, 8),
+}
+
+
+@pytest.mark.slow
+@given(
+    family=st.sampled_from(sorted(LARGE)),
+    boxes=st.integers(12, 20),
+    broken=st.sampled_from(["", "dead", "slow"]),
+    kind=st.sampled_from(["all_reduce", "all_gather", "all_to_all"]),
+    size=st.sampled_from(["64KB", "4MB", "256MB"]),
+    link=st.integers(0, 100),
+)
+@settings(max_examples=5)
+def test_no_engine_is_faster_on_larger_networks(family, boxes, broken, kind, size, link):
+    """On 96 to 160 NPUs, where auto stops sooner."""
+    network = LARGE[family](boxes)
+    if broken == "dead" and not network.switches:
+        network = tacos.topology.drop_links(network, link)
+    elif broken:
+        network = tacos.topology.degrade(network, link, factor=0.5)
+    goal = tacos.collective.named(kind, network, size)
+    best = tacos.synthesize(network, goal, effort="fast")
+    enough_ps = known(best.bound_ps) / (1 - LIMITS.near)
+    for engine, ended in best.provenance["ends"].items():
+        if "found nothing" in ended or ended.startswith(("failed", "does not apply")):
+            continue
+        alone = tacos.synthesize(network, goal, engine=engine, effort="fast")
+        if alone.consistent and alone.executed_ps is not None:
+            assert known(best.executed_ps) <= max(alone.executed_ps, enough_ps), engine
+
+
 @given(seed=seeds, target=targets)
 @settings(max_examples=15)
 def test_more_effort_is_never_slower_and_a_late_deadline_changes_nothing(seed, target):
