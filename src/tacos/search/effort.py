@@ -47,13 +47,13 @@ class Limits:
             (``python -m benchmarks.deadlines``).
     """
 
-    work: int = 600_000_000
+    work: int = 500_000_000
     few: int = 64
     many: int = 2048
     rounds: tuple[int, ...] = (-11, -5, -1)
     latent: float = 0.1
     first: float = 4.0
-    refining: float = 2.0
+    refining: float = 1.0
     refined: int = 4
     hopeful: float = 1.1
     promising: float = 1.3
