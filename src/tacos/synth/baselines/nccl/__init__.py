@@ -21,6 +21,7 @@ from tacos.errors import InfeasibleError
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import network_of
 from tacos.synth.baselines.nccl.group import Group
+from tacos.synth.baselines.nccl.order import LARGEST_SEARCH
 from tacos.synth.baselines.nccl.schedule import ring_moves, through_switches, tree_moves
 from tacos.synth.baselines.nccl.tuner import SWITCHED, choose, generation_named, in_doubt
 from tacos.synth.engine import Engine
@@ -221,10 +222,32 @@ def _moves(group: Group, chosen: Estimate, most: int | None, progress: Progress)
     if kind_of(part).listed:
         return listed(part, group.network.topology.npus)
     if chosen.algorithm == "direct":
-        return named_part(part, block_trees.star(len(part.group)), progress=progress)
+        return _by_distance(
+            group, named_part(part, block_trees.star(len(part.group)), progress=progress)
+        )
     if chosen.algorithm == "tree":
         return tree_moves(group, part, most)
     return ring_moves(group, part, most)
+
+
+def _by_distance(group: Group, moves: Moves) -> Moves:
+    """Return direct sends in rounds, as NCCL starts them: to the next member, to the one after it, and so on.
+
+    Members come in the order of the search, so that the rounds do not depend on ranks; in the order of ranks where messages pass other
+    NPUs of a single box, as on a torus, whose rank order suits these rounds.
+    """
+    order, box = group.order, group.used.boxes[0]
+    if (order == group.part.group).all():
+        return moves
+    if group.boxes == 1 and (
+        group.n > LARGEST_SEARCH
+        or any(len(near) < group.n - 1 for near in group.network.neighbours(box).values())
+    ):
+        return moves
+    place = np.zeros(int(order.max()) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    src, dst = (place[np.asarray(ends).ravel()[moves.route]] for ends in moves.pairs)
+    return moves.only(np.lexsort((src, (dst - src) % len(order))))
 
 
 def _chunks(groups: list[Group], found: list[Estimate]) -> int:

@@ -200,6 +200,10 @@ class Network:
             self.circles[circle] = [link for a, b in hops for link in self.route(a, b)]
         return self.circles[circle]
 
+    def links_of(self, circle: Chain) -> int:
+        """Return the number of links that a ring crosses."""
+        return len(self._crossed(circle))
+
     def crossed(self, channel: list[Chain]) -> list[int]:
         """Return the links of a channel's chains."""
         return [link for box in channel for a, b in pairwise(box) for link in self.route(a, b)]
@@ -639,7 +643,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
     simple = _one_order(network, box)
     if not best:  # there is no ring over links alone
         around = _around(rooms[2], search_order(network, box, rooms[2].left))
-        return max(simple, around, key=network.bandwidth)
+        return _shortest_of(network, [around, simple] if around else [simple])
     return _fastest_first(network, best) if carried >= network.bandwidth(simple) else simple
 
 
@@ -691,6 +695,15 @@ def _packed_in_order(free: _Free, box: Chain, most: int, tries: int) -> list[Cha
         if len(best) >= most:
             break
     return best
+
+
+def _shortest_of(network: Network, candidates: list[list[Chain]]) -> list[Chain]:
+    """Return the rings that carry most; of equal ones, those that cross the fewest links."""
+    most = max(map(network.bandwidth, candidates)) * (1 - 1e-9)
+    return min(
+        (one for one in candidates if network.bandwidth(one) >= most),
+        key=lambda circles: sum(map(network.links_of, circles)) / len(circles),
+    )
 
 
 def _around(room: _Free, box: Chain) -> list[Chain]:
