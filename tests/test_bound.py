@@ -13,6 +13,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos.bound import binding
+from tacos.topology.edits import reweighted
 from tests.support import strategies
 
 GB = 10**9
@@ -141,6 +142,45 @@ def test_large_and_small_say_the_same():
         assert best.bandwidth_s == pytest.approx(2 * n * 1000 / (2 * n * 1e9))
         assert best.cut == tuple(range(n))
         assert best.latency_s == pytest.approx(n // 2 * (1e-6 + 1e-7 / n) + 5e-6 + 1e-6)
+
+
+CLUSTERS = [
+    tp.dgx_h100(4),
+    tp.dgx_h100(4, nvls=False, fabric="rail"),
+    tp.dgx_a100(3),
+    tp.fat_tree(3, 4),
+    tp.fat_tree(2, 3, 4),
+    tp.from_links(
+        4, [(a, b, GB * (1 + (a + b) % 3), "1us") for a in range(4) for b in range(4) if a != b]
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("network", CLUSTERS, ids=lambda x: getattr(x, "family", ""))
+def test_equal_parts_are_looked_at_once(network, broken, kind):
+    """With bandwidths that all differ by some bytes per second, no part of a network equals another one."""
+    if broken:
+        first = (int(network.link_src[0]), int(network.link_dst[0]))
+        last = (int(network.link_src[-1]), int(network.link_dst[-1]))
+        network = tp.degrade(tp.degrade(network, first, factor=0.5), last, factor=0.3)
+    bandwidth = network.link_bandwidth_Bps + np.arange(network.links)
+    uneven = reweighted(network, bandwidth_Bps=bandwidth, latency_ps=network.link_latency_ps)
+    for size in (64_000, 10**9 + 7):
+        alike, apart = (tacos.bound(one, co.named(kind, one, size)) for one in (network, uneven))
+        assert alike.time_ps == pytest.approx(apart.time_ps, rel=1e-5)
+        assert alike.bandwidth_s == pytest.approx(apart.bandwidth_s)
+
+
+@pytest.mark.parametrize("fabric", ["switch", "rail"])
+def test_a_hundred_thousand_gpus(fabric):
+    """Boxes can be exchanged. The bytes of the others enter a box through eight NICs of 50 GB/s."""
+    network = tp.dgx_h100(16_384, nvls=False, fabric=fabric)
+    best = tacos.bound(network, co.all_gather(network, 1000 * network.npus))
+    assert best.bandwidth_s == pytest.approx(1000 * (network.npus - 8) / 400e9)
+    assert best.cut[:8] == tuple(range(8))
+    assert best.exact == (fabric == "switch")  # rails with boxes are a product of large lines
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "bound/crowd.hpp"
 #include "bound/demand.hpp"
@@ -13,6 +16,7 @@
 #include "bound/timed_cuts.hpp"
 #include "bound/weighted_cut.hpp"
 #include "graph/cuts.hpp"
+#include "graph/exchanges.hpp"
 #include "support/index.hpp"
 #include "support/work.hpp"
 
@@ -25,6 +29,7 @@ using enum CollectiveKind;
 constexpr double kFlowBudget = 3e8;        // links visited by flows (chosen)
 constexpr NodeId kNodesForFlows = 2048;    // in larger symmetric networks, dimensions suffice
 constexpr NodeId kNpusForRemainders = 64;  // in larger networks a byte more or less does not matter
+constexpr std::size_t kMostImages = std::size_t{1} << 26;  // NPUs in images of a set (chosen)
 constexpr double kSame = 1 + 1e-9;
 constexpr double kMostGain = 1.5;       // of weighing the best cut in time again (measured: 1.47)
 constexpr std::size_t kMostRanges = 8;  // distances tried around one NPU
@@ -43,7 +48,8 @@ bool all_take_part_alike(const Topology& topology, const Collective& collective)
 
 class Search {
  public:
-  Search(const Topology& topology, const Collective& collective, const Progress& progress)
+  Search(const Topology& topology, const Collective& collective, const Progress& progress,
+         std::shared_ptr<const Exchanges> exchanges = nullptr)
       : topology_(topology),
         collective_(collective),
         progress_(progress),
@@ -55,12 +61,16 @@ class Search {
                             })),
         large_(symmetric_ && topology.nodes() > kNodesForFlows),
         twin_(large_ ? std::vector<NodeId>() : twins(topology)),
+        exchanges_(std::move(exchanges)),
         approaches_(topology),
-        timed_(topology) {}
+        timed_(topology, find_exchanges()) {}
 
   BoundReport run() {
     in_time_ = !large_;
-    report_.farthest = farthest(topology_, collective_, {symmetric_, large_, twin_}, progress_);
+    std::vector<NodeId> same;  // exchanges preserve the set of all NPUs
+    if (exchanges_) same = exchanges_->classes(std::vector<std::int32_t>(at(topology_.nodes()), 0));
+    report_.farthest = farthest(topology_, collective_,
+                                {symmetric_, large_, exchanges_ ? same : twin_}, progress_);
     weigh_ports();
     weigh_blocks();
     weigh_halves();
@@ -101,6 +111,19 @@ class Search {
  private:
   void weigh_lines();
 
+  // In symmetric networks, one NPU represents all already.
+  const Exchanges* find_exchanges() {
+    if (!exchanges_ && alike_ && !symmetric_) exchanges_ = std::make_shared<Exchanges>(topology_);
+    return exchanges_.get();
+  }
+
+  // Numbers that an exchange must preserve for the collective to stay the same.
+  std::vector<std::int32_t> labels() const {
+    auto result = alike(collective_);
+    result.resize(at(topology_.nodes()), -1);
+    return result;
+  }
+
   // --- cuts ---
 
   // Evaluates the cut around `nodes`: what must leave them or, if not `leaving`, enter them.
@@ -132,12 +155,12 @@ class Search {
     if (timed_.tired()) return;
     for (const auto& part : collective_.parts()) {
       std::vector<NodeId> senders, takers;
-      const auto members = part.group.span();
+      std::vector<std::uint8_t> member(at(topology_.npus()), 0);
+      for (const NodeId npu : part.group) member[at(npu)] = 1;
       const auto select = [&](std::span<const NodeId> npus, std::vector<NodeId>& chosen,
                               bool root) {
         for (const NodeId npu : npus) {
-          const auto place = std::find(members.begin(), members.end(), npu) - members.begin();
-          if (root ? place == part.root : at(place) < members.size()) chosen.push_back(npu);
+          if (member[at(npu)] && (!root || npu == part.group[at(part.root)])) chosen.push_back(npu);
         }
       };
       select(from, senders, part.kind == broadcast || part.kind == scatter);
@@ -318,11 +341,18 @@ class Search {
     if (symmetric_ && (!uneven_ || topology_.npus() > kNpusForRemainders)) {
       return {0, topology_.npus() - 1};
     }
-    const auto kind = alike(collective_);
-    std::map<std::pair<NodeId, std::int32_t>, NodeId> seen;
+    const auto kind = labels();
+    const auto same = exchanges_ ? exchanges_->classes(kind) : twin_;
+    return first_of(same, kind);
+  }
+
+  // The first NPU of each class and kind.
+  std::vector<NodeId> first_of(std::span<const NodeId> same,
+                               std::span<const std::int32_t> kind) const {
+    std::set<std::pair<NodeId, std::int32_t>> seen;
     std::vector<NodeId> result;
     for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
-      if (seen.emplace(std::pair{twin_[at(npu)], kind[at(npu)]}, npu).second) result.push_back(npu);
+      if (seen.emplace(same[at(npu)], kind[at(npu)]).second) result.push_back(npu);
     }
     return result;
   }
@@ -452,13 +482,13 @@ class Search {
     half.chunks = 0;
     half.kind = all_gather;
     const Collective gathering(topology_.npus(), {half});
-    Search forth(topology_, gathering, progress_);
+    Search forth(topology_, gathering, progress_, exchanges_);
     const double there = seconds(forth.run_flows(false));
     double back = there;
     if (!balanced()) {
       half.kind = reduce_scatter;
       const Collective scattering(topology_.npus(), {half});
-      Search other(topology_, scattering, progress_);
+      Search other(topology_, scattering, progress_, exchanges_);
       back = seconds(other.run_flows(true));
       report_.all_cuts = report_.all_cuts && other.all_cuts();
     }
@@ -535,7 +565,8 @@ class Search {
     std::int64_t size = 0;  // of an all-reduce; 0: another collective
     NodeSet outside;
     std::vector<NodeId> senders, takers;
-  } cut_;  // the best cut in time
+  } cut_;                                       // the best cut in time
+  std::shared_ptr<const Exchanges> exchanges_;  // of equal parts, where all NPUs take part alike
   const Approaches approaches_;
   TimedCuts timed_;
   std::vector<Tight> tight_;
@@ -545,7 +576,11 @@ class Search {
 // all members.
 std::vector<std::vector<NodeId>> Search::tight_sets() {
   std::vector<std::vector<NodeId>> result;
-  const auto& group = collective_.parts()[0].group;
+  std::vector<NodeId> group(collective_.parts()[0].group.begin(),
+                            collective_.parts()[0].group.end());
+  std::sort(group.begin(), group.end());
+  const auto kind = labels();
+  std::map<NodeId, std::vector<NodeId>> around;
   std::optional<CutSearch> search;
   for (auto& found : tight_) {
     if (seconds(found.time) != seconds(best_)) {  // a narrower cut was found later
@@ -553,21 +588,32 @@ std::vector<std::vector<NodeId>> Search::tight_sets() {
       if (search->above(*demand_at(collective_, found.sink, false), best_)) continue;
       found.npus = npus_of(search->tight());
     }
-    NodeSet inside(at(topology_.npus()));
-    for (const NodeId npu : found.npus) inside[at(npu)] = 1;
-    const auto is_inside = [&](NodeId npu) { return inside[at(npu)] != 0; };
-    if (found.npus.empty() || std::all_of(group.begin(), group.end(), is_inside)) continue;
+    const auto& set = found.npus;
+    if (set.empty() || std::includes(set.begin(), set.end(), group.begin(), group.end())) continue;
     if (symmetric_) {
       for (NodeId npu = 0; npu < topology_.npus(); ++npu) {
-        result.push_back(translated(topology_, found.npus, npu));
+        result.push_back(translated(topology_, set, npu));
       }
-      break;
+      return result;
     }
-    result.push_back(found.npus);
-    for (const NodeId npu : group) {
-      if (twin_[at(npu)] != twin_[at(found.sink)] || is_inside(npu)) continue;
-      result.push_back(found.npus);
-      std::replace(result.back().begin(), result.back().end(), found.sink, npu);
+    if (exchanges_ && set.size() * group.size() <= kMostImages) {
+      exchanges_->each_image(found.sink, set, kind, [&](NodeId npu, const auto& image) {
+        if (topology_.is_npu(npu)) around.emplace(npu, image);
+      });
+    }
+    around.emplace(found.sink, set);
+  }
+  std::map<NodeId, std::vector<NodeId>> twins;
+  for (const NodeId npu : collective_.parts()[0].group) twins[twin_[at(npu)]].push_back(npu);
+  for (const NodeId first : first_of(twin_, kind)) {
+    const auto found = around.find(first);
+    if (found == around.end()) continue;
+    const auto& set = found->second;
+    result.push_back(set);
+    for (const NodeId npu : twins[twin_[at(first)]]) {
+      if (std::binary_search(set.begin(), set.end(), npu)) continue;
+      result.push_back(set);
+      std::replace(result.back().begin(), result.back().end(), first, npu);
     }
   }
   return result;

@@ -17,8 +17,9 @@
 // The narrowest cut is searched by maximum flows (graph/cuts.hpp), one NPU at a time. Every set that the
 // search finds is then evaluated for the whole collective with all its parts, so the search itself may relax
 // the problem. A network of n nodes and m links costs about n·m·(path lengths) operations; NPUs with
-// equal neighbours are searched once, symmetric networks from one NPU; beyond a budget only some NPUs
-// are searched. In networks of many thousand nodes, only the cuts at ports and along dimensions are evaluated.
+// equal neighbours are searched once, and so are NPUs of parts of the network that can be exchanged (graph/exchanges.hpp)
+// if all take part alike, symmetric networks from one NPU; beyond a budget only some NPUs are searched. In symmetric
+// networks of many thousand nodes, only the cuts at ports and along dimensions are evaluated.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "support/index.hpp"
 
@@ -23,10 +26,11 @@ __int128 pieces(const CollectivePart& part, std::span<const NodeId> members) {
   const auto remainder = at(part.size % part.members());
   auto sum = static_cast<__int128>(members.size()) * (part.size / part.members());
   if (remainder == 0) return sum;
-  const auto group = part.group.span();
+  const auto larger = part.group.span().first(remainder);
+  std::vector<NodeId> sorted(larger.begin(), larger.end());
+  std::sort(sorted.begin(), sorted.end());
   for (const NodeId npu : members) {
-    const auto place = at(std::find(group.begin(), group.end(), npu) - group.begin());
-    sum += place < remainder ? 1 : 0;
+    sum += std::binary_search(sorted.begin(), sorted.end(), npu) ? 1 : 0;
   }
   return sum;
 }
@@ -59,8 +63,9 @@ Need need(const CollectivePart& part, std::span<const NodeId> from, std::span<co
 
 }  // namespace
 
-TimedCuts::TimedCuts(const Topology& topology)
+TimedCuts::TimedCuts(const Topology& topology, const Exchanges* exchanges)
     : topology_(topology),
+      exchanges_(exchanges),
       to_(at(topology.nodes())),
       from_(at(topology.nodes())),
       before_(at(topology.nodes())),
@@ -102,7 +107,7 @@ const std::vector<std::pair<NodeId, Time>>& TimedCuts::beyond(NodeId node, bool 
 }
 
 TimedCuts::Steps TimedCuts::steps(NodeId node, std::span<const NodeId> ends, bool reversed,
-                                  bool many) {
+                                  bool many, std::span<const NodeId> same) {
   if (!many) {
     const auto& far = distance(node, reversed);
     Time first = -1;
@@ -112,7 +117,9 @@ TimedCuts::Steps TimedCuts::steps(NodeId node, std::span<const NodeId> ends, boo
     return first < 0 ? Steps() : Steps{{first, 1}};
   }
   Steps all;
+  std::set<std::pair<NodeId, Time>> seen;
   for (const auto& [place, later] : beyond(node, reversed)) {
+    if (!same.empty() && !seen.emplace(same[at(place)], later).second) continue;
     const auto& far = distance(place, reversed);
     Steps here;  // the number at each time, then sums
     for (const NodeId end : ends) {
@@ -152,22 +159,33 @@ Time TimedCuts::least(const CollectivePart& part, const NodeSet& outside,
                       std::span<const NodeId> from, std::span<const NodeId> to) {
   const auto needed = need(part, from, to);
   if (needed.bytes == 0) return 0;
-  std::map<NodeId, Steps> sent, spread;
-  std::map<Time, __int128> steeper;  // increases of the slope, in bytes per second
+  // Exchanges that keep the three sets take links to links with the same times before and after them.
+  std::vector<std::int32_t> label(outside.begin(), outside.end());
+  for (const NodeId npu : from) label[at(npu)] |= 2;
+  for (const NodeId npu : to) label[at(npu)] |= 4;
+  std::vector<NodeId> same;
+  if (exchanges_) same = exchanges_->classes(label);
+  const auto first = [&](NodeId node) { return exchanges_ ? same[at(node)] : node; };
+  std::map<std::tuple<NodeId, NodeId, Time, std::int64_t>, std::int64_t> kinds;  // of links
   for (LinkId link = 0; link < topology_.links(); ++link) {
     const NodeId tail = topology_.src(link), head = topology_.dst(link);
     if (!outside[at(tail)] || outside[at(head)]) continue;
-    const auto [before, first] = sent.try_emplace(tail);
-    if (first) before->second = steps(tail, from, true, needed.adds);
+    ++kinds[{first(tail), first(head), topology_.latency(link), topology_.bandwidth(link)}];
+  }
+  std::map<NodeId, Steps> sent, spread;
+  std::map<Time, __int128> steeper;  // increases of the slope, in bytes per second
+  for (const auto& [kind, links] : kinds) {
+    const auto& [tail, head, latency, bandwidth] = kind;
+    const auto [before, new_tail] = sent.try_emplace(tail);
+    if (new_tail) before->second = steps(tail, from, true, needed.adds, same);
     const auto [after, new_head] = spread.try_emplace(head);
-    if (new_head) after->second = steps(head, to, false, needed.copies);
+    if (new_head) after->second = steps(head, to, false, needed.copies, same);
     std::int64_t sums = 0;
     for (const auto& c : before->second) {
       std::int64_t copies = 0;
       for (const auto& r : after->second) {
-        steeper[c.time + topology_.latency(link) + r.time] +=
-            static_cast<__int128>(topology_.bandwidth(link)) * (c.count - sums) *
-            (r.count - copies);
+        steeper[c.time + latency + r.time] +=
+            static_cast<__int128>(bandwidth) * links * (c.count - sums) * (r.count - copies);
         copies = r.count;
       }
       sums = c.count;

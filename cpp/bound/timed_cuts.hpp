@@ -29,6 +29,7 @@
 
 #include "graph/best_first.hpp"
 #include "graph/cuts.hpp"
+#include "graph/exchanges.hpp"
 #include "model/collective.hpp"
 #include "model/topology.hpp"
 
@@ -36,7 +37,8 @@ namespace tacos {
 
 class TimedCuts {
  public:
-  explicit TimedCuts(const Topology& topology);
+  // Nodes that `exchanges` take to each other are looked at once; nullptr: every node is looked at.
+  TimedCuts(const Topology& topology, const Exchanges* exchanges);
 
   // A bound on the time that `part` needs for what `from` sends to `to` over the links out of `outside`,
   // which contains all of `from` and none of `to`; 0 if the argument does not apply.
@@ -64,10 +66,12 @@ class TimedCuts {
   using Steps = std::vector<Step>;
 
   // The number of `ends` that can be reached from `node` (or, reversed, reach it) as a function of time; if
-  // not `many`, only the first one counts.
-  Steps steps(NodeId node, std::span<const NodeId> ends, bool reversed, bool many);
+  // not `many`, only the first one counts. Nodes with the same entry in `same`, if it has any, are equally far from the ends.
+  Steps steps(NodeId node, std::span<const NodeId> ends, bool reversed, bool many,
+              std::span<const NodeId> same);
 
   const Topology& topology_;
+  const Exchanges* exchanges_;
   std::vector<std::vector<Time>> to_, from_;
   std::vector<std::vector<std::pair<NodeId, Time>>> before_, after_;
   BestFirst<Time, NoMark> search_;
