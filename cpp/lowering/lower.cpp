@@ -27,6 +27,7 @@ struct Chunk {
   bool joins_late = false;               // whether the input is added to a sum that others began
   bool written = false;                  // whether `acc` has left the input slot so far
   std::size_t last = 0;                  // last event that accesses it
+  Time left = 0;                         // when what was sent of it so far has arrived
 };
 
 // One rank: where its chunks are stored, and in which order its steps access them. `chunks` has room for
@@ -66,6 +67,7 @@ class Rank {
     if (!sums_.empty()) find_waiting();
     copy_at_first();
     for (const Event& event : events_) {
+      now_ = event.time;
       event.starts                 ? send(*event.move)
       : event.move->place.sum >= 0 ? receive_in_order(*event.move)
                                    : receive(*event.move);
@@ -181,6 +183,7 @@ class Rank {
     } else {
       set_acc(step, chunk, true);
     }
+    chunk.left = std::max(chunk.left, move.arrival);
     const auto self = add(step);
     for (const LinkId link : slowest_[at(move.route)]) {
       auto& sent = sent_[link];
@@ -329,16 +332,17 @@ class Rank {
   void let_go(Chunk& chunk) {
     const auto now = ++done_ - 1;
     if (chunk.last != now || chunk.scratch < 0) return;
-    if (reuse_scratch_) free_scratch_.push_back(chunk.scratch);
+    if (reuse_scratch_) free_scratch_.emplace_back(chunk.left, chunk.scratch);
     chunk.scratch = -1;
     chunk.written = false;
   }
+  // A slot whose last message is still under way would keep a receive waiting.
   std::int32_t take_scratch() {
-    if (free_scratch_.empty()) {
+    if (free_scratch_.empty() || free_scratch_.front().first > now_) {
       places_.emplace_back();
       return scratch_slots_++;
     }
-    const auto slot = free_scratch_.front();
+    const auto slot = free_scratch_.front().second;
     free_scratch_.pop_front();
     return slot;
   }
@@ -412,7 +416,8 @@ class Rank {
   std::vector<Place> places_;  // of the input's slots, the output's, and scratch
   std::size_t first_output_ = 0, first_scratch_ = 0;
   std::int32_t scratch_slots_ = 0;
-  std::deque<std::int32_t> free_scratch_;
+  std::deque<std::pair<Time, std::int32_t>> free_scratch_;  // since when they are free
+  Time now_ = 0;                                            // of the event
   std::size_t done_ = 0;
 };
 

@@ -2,7 +2,8 @@
 //
 // Every transfer becomes a send at its source and a receive at its destination. A chunk's `acc` is stored
 // in the NPU's output slot if it must end with the chunk, otherwise in a scratch slot (scratch slots are
-// reused, the one that has been free longest first). Until something is written, reading `acc` reads the
+// reused, the one that has been free longest first, but only once the messages that empty them have arrived in the
+// schedule's time, so that no receive has to wait for them). Until something is written, reading `acc` reads the
 // input slot. So inputs are not modified, unless the program runs in place.
 //
 // If several NPUs add up the same operands, all of them do so in one order (see sum_order.hpp):
