@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "columns.hpp"
+#include "lowering/fold.hpp"
 #include "lowering/lower.hpp"
 #include "lowering/pace.hpp"
 #include "simulate/run_program.hpp"
@@ -97,6 +98,33 @@ void bind_run_program(nb::module_& m) {
       "number "
       "of\n"
       "simulations. If no window is below the limit, both times are at or above it.");
+  m.def(
+      "paced_by_orbit",
+      [](const Schedule& schedule, std::optional<Time> limit,
+         const nb::object& progress) -> std::optional<std::tuple<Time, Time, std::int32_t>> {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        const auto paced =
+            paced_by_orbit(schedule, report, limit.value_or(std::numeric_limits<Time>::max()));
+        if (!paced) return std::nullopt;
+        return std::tuple(paced->dependencies, paced->shared, paced->runs);
+      },
+      "schedule"_a, nb::kw_only(), "limit"_a = nb::none(), "progress"_a = nb::none(),
+      "The times of an orbit's program and the number of simulations, as lower_paced; None if it "
+      "cannot be executed by "
+      "orbit.");
+  m.def(
+      "folded",
+      [](const Schedule& schedule, const nb::object& progress) -> std::shared_ptr<Schedule> {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        auto found = folded(schedule, report);
+        return found ? std::make_shared<Schedule>(std::move(*found)) : nullptr;
+      },
+      "schedule"_a, "progress"_a = nb::none(),
+      nb::sig("def folded(schedule: Schedule, progress: object | None = None) -> Schedule | None"),
+      "The orbit that a packed schedule expands, in chunks of the size of the largest one; None "
+      "without a symmetry.");
   m.def("departures", &departure_columns, "schedule"_a,
         nb::sig("def departures(schedule: Schedule) "
                 "-> dict[str, numpy.typing.NDArray[typing.Any]]"),

@@ -506,6 +506,37 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
   return builder.finish(std::move(collective), in_place, schedule, window);
 }
 
+Program lower_orbit(const Schedule& schedule, const OrbitMoves& orbit, std::int32_t window,
+                    const Progress& progress) {
+  check(schedule);
+  const auto stored = at(schedule.stored_transfers());
+  progress.reserve(6 * static_cast<double>(stored) * work::kTransfer);
+  auto collective = std::make_shared<Collective>(counted_in_chunks(schedule.collective()));
+  ProgramBuilder builder(schedule.topology().npus());
+  const ChunkLists lists(*collective);
+  const auto slowest = slowest_links(*orbit.routes);
+  std::vector<Chunk> chunks(collective->chunks());
+  const std::vector<SumOrder::Sum> sums;  // none needs an order
+  auto of = orbit.of;
+  for (std::size_t i = 0; i < orbit.ranks.size(); ++i) {
+    std::vector<Move*> mine;
+    for (Move& move : of[i]) mine.push_back(&move);
+    Rank(lists, orbit.ranks[i], {.window = window}, std::move(mine), slowest, sums, chunks)
+        .add_to(builder);
+    if (progress) progress(static_cast<double>(i) / static_cast<double>(orbit.ranks.size()));
+  }
+  std::vector<StepId> send(stored, -1);
+  for (const auto& moves : of) {
+    for (const Move& move : moves) {
+      if (move.send >= 0) send[at(move.image_of)] = move.send;
+    }
+  }
+  for (auto& moves : of) {
+    for (Move& move : moves) move.send = send[at(move.image_of)];
+  }
+  return builder.finish(std::move(collective), false, schedule, window);
+}
+
 Departures departures(const Schedule& schedule) {
   check(schedule);
   const std::optional<Schedule> expanded =

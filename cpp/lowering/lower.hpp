@@ -46,6 +46,12 @@ struct LowerOptions {
 // switches that multicast or reduce, and for chunks without bytes.
 Program lower(const Schedule& schedule, const LowerOptions& options, const Progress& progress);
 
+// The steps of one rank of each orbit of ranks; the other ranks get none. A receive comes from the send of the same stored
+// transfer, which is an image of the send that it waits for. Throws like lower().
+struct OrbitMoves;
+Program lower_orbit(const Schedule& schedule, const OrbitMoves& moves, std::int32_t window,
+                    const Progress& progress);
+
 // The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered
 // and its route (the first of equal routes). The transfers of one channel between two NPUs
 // are the sends of one thread, in this order.

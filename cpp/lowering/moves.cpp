@@ -12,7 +12,30 @@ namespace tacos {
 
 namespace {
 
-// A table may list a route more than once; for each, the first that uses the same links.
+// Per node: whether it has parallel links, or links with several switches, so that its channels may differ in route.
+std::vector<std::uint8_t> ends_with_choice(const Topology& topology) {
+  std::vector<std::uint8_t> several(at(topology.nodes()));
+  std::vector<NodeId> ends;
+  for (NodeId node = 0; node < topology.npus(); ++node) {
+    const auto look = [&](std::span<const LinkId> links, const auto& end_of) {
+      ends.clear();
+      std::int32_t switches = 0;
+      for (const LinkId link : links) {
+        ends.push_back(end_of(link));
+        switches += topology.is_npu(ends.back()) ? 0 : 1;
+      }
+      std::sort(ends.begin(), ends.end());
+      return switches > 1 || std::adjacent_find(ends.begin(), ends.end()) != ends.end();
+    };
+    several[at(node)] =
+        look(topology.out_links(node), [&](LinkId link) { return topology.dst(link); }) ||
+        look(topology.in_links(node), [&](LinkId link) { return topology.src(link); });
+  }
+  return several;
+}
+
+}  // namespace
+
 std::vector<RouteId> same_routes(const Routes& routes) {
   const auto differs = [&](RouteId a, RouteId b) {
     const auto mine = routes.links(a), other = routes.links(b);
@@ -39,30 +62,6 @@ std::vector<RouteId> same_routes(const Routes& routes) {
   }
   return same;
 }
-
-// Per node: whether it has parallel links, or links with several switches, so that its channels may differ in route.
-std::vector<std::uint8_t> ends_with_choice(const Topology& topology) {
-  std::vector<std::uint8_t> several(at(topology.nodes()));
-  std::vector<NodeId> ends;
-  for (NodeId node = 0; node < topology.npus(); ++node) {
-    const auto look = [&](std::span<const LinkId> links, const auto& end_of) {
-      ends.clear();
-      std::int32_t switches = 0;
-      for (const LinkId link : links) {
-        ends.push_back(end_of(link));
-        switches += topology.is_npu(ends.back()) ? 0 : 1;
-      }
-      std::sort(ends.begin(), ends.end());
-      return switches > 1 || std::adjacent_find(ends.begin(), ends.end()) != ends.end();
-    };
-    several[at(node)] =
-        look(topology.out_links(node), [&](LinkId link) { return topology.dst(link); }) ||
-        look(topology.in_links(node), [&](LinkId link) { return topology.src(link); });
-  }
-  return several;
-}
-
-}  // namespace
 
 bool channels_differ_in_route(const Topology& topology) {
   const auto several = ends_with_choice(topology);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lowering/sum_order.hpp"
@@ -21,11 +22,22 @@ struct Move {
   StepId send = -1;  // the step that sends it
   SumOrder::Place place{};
   std::int32_t waits_in = -1;  // scratch slot at the destination until its turn in an ordered sum
+  std::int32_t image_of = -1;  // in OrbitMoves: the stored transfer
 };
+
+// A table may list a route more than once; for each, the first that uses the same links.
+std::vector<RouteId> same_routes(const Routes& routes);
 
 // All transfers of a packed schedule, or those that one rank sends or receives.
 std::vector<Move> all_moves(const Schedule& schedule);
 std::vector<Move> moves_of(const Schedule& schedule, NodeId rank);
+
+// What one rank of each orbit of ranks sends and receives in an orbit: images of the stored transfers.
+struct OrbitMoves {
+  std::vector<NodeId> ranks;             // the lowest of each orbit
+  std::vector<std::vector<Move>> of;     // per such rank; its transfers have numbers
+  std::shared_ptr<const Routes> routes;  // of the moves
+};
 
 // Between two NPUs, the chunks of one channel leave and arrive in the same order and take the same route. If channels take
 // several routes in turn (channel_routes), a chunk gets a channel that takes its route in the schedule.

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "model/program.hpp"
 #include "model/schedule.hpp"
@@ -34,5 +35,10 @@ struct Paced {
 // `timed` asks for the times.
 Paced lower_paced(const Schedule& schedule, bool in_place, bool timed, const Progress& progress,
                   Time limit = std::numeric_limits<Time>::max());
+
+// The same for an orbit, whose program is then that of one rank of each orbit of ranks (by_orbit.hpp), with the times of all;
+// nullopt if it cannot be executed by orbit.
+std::optional<Paced> paced_by_orbit(const Schedule& schedule, const Progress& progress,
+                                    Time limit = std::numeric_limits<Time>::max());
 
 }  // namespace tacos

@@ -52,6 +52,26 @@ std::vector<ChunkId> ChunkLists::chunks_of(NodeId rank, std::size_t side) const 
   return chunks;
 }
 
+std::size_t ChunkLists::count(NodeId rank, std::size_t side) const {
+  std::size_t total = 0;
+  std::vector<ChunkId> chunks;
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    const auto& what = collective_->parts()[p];
+    const bool all = (side == kIn ? what.traits().inputs : what.traits().outputs) == Ends::group;
+    const auto& [first, end, has_empty, positions, listed] = parts_[p];
+    if (all && !has_empty && !what.traits().listed()) {
+      const auto found =
+          std::lower_bound(positions.begin(), positions.end(), std::pair(rank, std::int32_t{0}));
+      if (found != positions.end() && found->first == rank) total += end - first;
+      continue;
+    }
+    chunks.clear();
+    append(what, parts_[p], rank, side, chunks);
+    total += chunks.size();
+  }
+  return total;
+}
+
 void ChunkLists::append(const CollectivePart& what, const Part& part, NodeId rank, std::size_t side,
                         std::vector<ChunkId>& chunks) const {
   if (what.traits().listed()) {

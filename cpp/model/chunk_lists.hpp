@@ -20,6 +20,9 @@ class ChunkLists {
 
   std::vector<ChunkId> inputs(NodeId rank) const { return chunks_of(rank, kIn); }
   std::vector<ChunkId> outputs(NodeId rank) const { return chunks_of(rank, kOut); }
+  // The lengths of these lists, without listing chunks where formulas give them.
+  std::size_t input_count(NodeId rank) const { return count(rank, kIn); }
+  std::size_t output_count(NodeId rank) const { return count(rank, kOut); }
 
  private:
   static constexpr std::size_t kIn = 0, kOut = 1;
@@ -37,6 +40,7 @@ class ChunkLists {
 
   Listed sorted_by_rank(const Part& part, std::size_t side) const;
   std::vector<ChunkId> chunks_of(NodeId rank, std::size_t side) const;
+  std::size_t count(NodeId rank, std::size_t side) const;
   void append(const CollectivePart& what, const Part& part, NodeId rank, std::size_t side,
               std::vector<ChunkId>& chunks) const;
 

@@ -23,8 +23,8 @@ Program::Program(ProgramSpec spec) : spec_(std::move(spec)) {
   if (!collective().resolved()) invalid("a program's collective needs a number of chunks");
   chunk_lists_ = std::make_shared<const ChunkLists>(collective());
   for (NodeId rank = 0; rank < ranks(); ++rank) {
-    input_slots_.push_back(static_cast<std::int32_t>(input_chunks(rank).size()));
-    output_slots_.push_back(static_cast<std::int32_t>(output_chunks(rank).size()));
+    input_slots_.push_back(static_cast<std::int32_t>(chunk_lists_->input_count(rank)));
+    output_slots_.push_back(static_cast<std::int32_t>(chunk_lists_->output_count(rank)));
   }
   check();
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/program.hpp"
@@ -28,6 +29,8 @@ std::vector<std::int64_t> step_bytes(const Program& program,
 struct MessageRoutes {
   MessageRoutes(const Program& program, std::shared_ptr<const Topology> topology,
                 const ProgramOptions& options, const Progress& progress);
+  MessageRoutes(Routes of, std::vector<std::uint32_t> connections)
+      : routes(std::move(of)), connection(std::move(connections)) {}
 
   std::optional<Routes> routes;           // one per connection
   std::vector<std::uint32_t> connection;  // per step

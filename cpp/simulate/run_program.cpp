@@ -61,13 +61,13 @@ struct ProgramRuns::Steps {
     std::vector<StepId> next;
   };
 
-  Steps(const Program& of, std::span<const std::int64_t> chunk_bytes,
-        std::shared_ptr<const Topology> on, const ProgramOptions& options, const Progress& progress)
+  Steps(const Program& of, std::span<const std::int64_t> chunk_bytes, MessageRoutes messages,
+        std::span<const std::int64_t> position)
       : program(of),
         s(of.spec()),
         order(walk_order(of)),
         bytes(step_bytes(of, chunk_bytes, order)),
-        paths(of, std::move(on), options, progress),
+        paths(std::move(messages)),
         topology(paths.routes->topology()),
         waits(at(of.steps()), 0),
         item_of(at(of.steps()), kNone),
@@ -85,11 +85,10 @@ struct ProgramRuns::Steps {
       if (sends_message(program.op(step))) step_of.push_back(step);
     }
     order = {};
-    if (!options.position.empty()) {
+    if (!position.empty()) {
       std::sort(step_of.begin(), step_of.end());
-      std::stable_sort(step_of.begin(), step_of.end(), [&](StepId a, StepId b) {
-        return options.position[at(a)] < options.position[at(b)];
-      });
+      std::stable_sort(step_of.begin(), step_of.end(),
+                       [&](StepId a, StepId b) { return position[at(a)] < position[at(b)]; });
     }
     for (Item item = 0; item < step_of.size(); ++item) item_of[at(step_of[item])] = item;
     for (ThreadId t = 0; t < program.threads(); ++t) {
@@ -393,9 +392,15 @@ ProgramRuns::ProgramRuns(const Program& program, std::span<const std::int64_t> c
     invalid("order has " + std::to_string(options.position.size()) + " entries for " +
             std::to_string(program.steps()) + " steps");
   }
-  steps_ =
-      std::make_unique<const Steps>(program, chunk_bytes, std::move(topology), options, progress);
+  steps_ = std::make_unique<const Steps>(
+      program, chunk_bytes, MessageRoutes(program, std::move(topology), options, progress),
+      options.position);
 }
+
+ProgramRuns::ProgramRuns(const Program& program, std::span<const std::int64_t> chunk_bytes,
+                         MessageRoutes paths)
+    : steps_(std::make_unique<const Steps>(program, chunk_bytes, std::move(paths),
+                                           std::span<const std::int64_t>())) {}
 
 ProgramRuns::~ProgramRuns() = default;
 

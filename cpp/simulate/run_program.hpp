@@ -31,6 +31,8 @@
 
 namespace tacos::simulation {
 
+struct MessageRoutes;
+
 struct ProgramOptions {
   Timing timing = Timing::first_come;  // not `schedule`
   bool record = true;
@@ -50,6 +52,10 @@ class ProgramRuns {
   ProgramRuns(const Program& program, std::span<const std::int64_t> chunk_bytes,
               std::shared_ptr<const Topology> topology, const ProgramOptions& options,
               const Progress& progress);
+  // The same with given routes, which need not lead from a message's sender to its receiver: their links are what
+  // messages take.
+  ProgramRuns(const Program& program, std::span<const std::int64_t> chunk_bytes,
+              MessageRoutes paths);
   ~ProgramRuns();
   ProgramRuns(const ProgramRuns&) = delete;
   ProgramRuns& operator=(const ProgramRuns&) = delete;

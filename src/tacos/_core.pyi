@@ -964,6 +964,16 @@ def lower_paced(schedule: Schedule, *, in_place: bool = False, timed: bool = Fal
     simulations. If no window is below the limit, both times are at or above it.
     """
 
+def paced_by_orbit(schedule: Schedule, *, limit: int | None = None, progress: object | None = None) -> tuple[int, int, int] | None:
+    """
+    The times of an orbit's program and the number of simulations, as lower_paced; None if it cannot be executed by orbit.
+    """
+
+def folded(schedule: Schedule, progress: object | None = None) -> Schedule | None:
+    """
+    The orbit that a packed schedule expands, in chunks of the size of the largest one; None without a symmetry.
+    """
+
 def departures(schedule: Schedule) -> dict[str, numpy.typing.NDArray[Any]]:
     """
     The channel of every transfer in the program of a schedule, by (src, dst, start).

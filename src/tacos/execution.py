@@ -4,6 +4,11 @@ A schedule fixes the order on every link. The program that carries it out keeps 
 dependencies between steps, and a network lets concurrent messages share a link. :func:`execution` lowers a
 schedule, runs the program under three rules for links and reports the times. :func:`tacos.targets.targets` lists the executors;
 each says by which rules it is judged.
+
+Large symmetric schedules are executed by orbit: the steps of one rank of each orbit of ranks run on a network whose links are orbits of
+links. All images of a message behave alike, so the times are those of the whole program. They may differ where several messages
+become ready for one link at the same moment, since the whole program takes them in the order of its steps, which depends
+on the numbers of the ranks, and by a rounding where chunks differ by a byte: all count as the largest.
 """
 
 from __future__ import annotations
@@ -13,7 +18,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos._core import Meter, Program, Schedule, channel_routes, lower_paced, shortest_routes
+from tacos._core import (
+    Meter,
+    Program,
+    Schedule,
+    channel_routes,
+    folded,
+    lower_paced,
+    paced_by_orbit,
+    shortest_routes,
+)
 from tacos.errors import check_type
 from tacos.nodes import Network, link_name, topology_of
 from tacos.program import lower
@@ -45,7 +59,9 @@ __all__ = [
 ]
 
 MOST_RUN = 1_000_000
-"""Largest number of transfers for which a schedule that shares links is executed; more would take many seconds, and 400 bytes each."""
+"""Largest number of transfers that are executed one by one where links are shared; more would take many seconds, and 400 bytes each."""
+_WORTH_ORBITS = 100_000
+"""Number of transfers from which on symmetric schedules are executed by orbit; fewer take a fraction of a second one by one (chosen)."""
 
 _EXPORTING = 100
 """Steps in Python that writing a transfer to a file and reading it back takes (60 to 160, measured)."""
@@ -112,7 +128,7 @@ def execution(
     """Return how long a schedule or program takes when it is executed, under each rule.
 
     A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
-    routes. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
+    routes. From 100,000 transfers on, a symmetric schedule is executed by orbit, whatever its size. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
 
     Args:
         what: A schedule, or a program together with its topology.
@@ -125,7 +141,8 @@ def execution(
         progress: Called from time to time with the share of the work done.
 
     Returns:
-        The times; None for a schedule of more than a million transfers (`MOST_RUN`) whose messages share links.
+        The times; None for a schedule of more than a million transfers (`MOST_RUN`) whose messages share links and that no
+        symmetry of the network maps to itself.
 
     Raises:
         LimitError: The schedule exceeds the limits of the target.
@@ -160,11 +177,15 @@ def execution(
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
+    in_order = what.time_ps  # links that keep the schedule's order keep its times
+    limit = to_beat_ps if target_of(target).rules == RULES else None
+    if what.transfers >= _WORTH_ORBITS:
+        orbit = what if what.form == "orbit" else folded(what, progress)
+        if orbit is not None and (times := paced_by_orbit(orbit, limit=limit, progress=progress)):
+            return Execution(in_order, *times[:2], runs=times[2])
     if what.transfers > MOST_RUN:
         return None
     schedule = what.expand()
-    in_order = schedule.time_ps  # links that keep the schedule's order keep its times
-    limit = to_beat_ps if target_of(target).rules == RULES else None
     try:
         _, _, first_come, shared, runs = lower_paced(
             schedule, timed=True, limit=limit, progress=progress
