@@ -1,9 +1,9 @@
 #include "lowering/fold.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,12 +18,12 @@ namespace {
 // The lanes of a schedule by their links and what they do.
 class LaneTable {
  public:
-  explicit LaneTable(const Schedule& schedule) : schedule_(schedule) {
-    known_.reserve(at(schedule.lanes()));
+  explicit LaneTable(const Schedule& schedule)
+      : schedule_(schedule), table_(std::bit_ceil(2 * at(schedule.lanes())), -1) {
     for (std::int32_t lane = 0; lane < schedule.lanes(); ++lane) {
-      const auto same = find(lane, links_of(lane));
-      alone_ = alone_ && same < 0;
-      known_.emplace(hash(lane, links_of(lane)), lane);
+      auto& entry = table_[find_entry(lane, links_of(lane))];
+      alone_ = alone_ && entry < 0;
+      entry = lane;
     }
   }
 
@@ -34,33 +34,34 @@ class LaneTable {
   }
   // The lane over these links that does what `like` does; -1 if there is none.
   std::int32_t find(std::int32_t like, std::span<const LinkId> links) const {
-    const auto& t = schedule_.stored();
-    const auto [first, last] = known_.equal_range(hash(like, links));
-    for (auto found = first; found != last; ++found) {
-      const auto other = links_of(found->second);
-      if (t.lane_op[at(found->second)] == t.lane_op[at(like)] &&
-          t.lane_reads[at(found->second)] == t.lane_reads[at(like)] &&
-          std::equal(other.begin(), other.end(), links.begin(), links.end())) {
-        return found->second;
-      }
-    }
-    return -1;
+    return table_[find_entry(like, links)];
   }
 
  private:
-  std::uint64_t hash(std::int32_t like, std::span<const LinkId> links) const {
+  // The entry of the lane, or a free one for it.
+  std::size_t find_entry(std::int32_t like, std::span<const LinkId> links) const {
     const auto& t = schedule_.stored();
-    std::uint64_t result = t.lane_op[at(like)] * 2u + t.lane_reads[at(like)];
+    std::uint64_t hash = t.lane_op[at(like)] * 2u + t.lane_reads[at(like)];
     for (const LinkId link : links) {
-      result = (result ^ static_cast<std::uint64_t>(link + 1)) * 0x9e3779b97f4a7c15;
-      result ^= result >> 32;
+      hash = (hash ^ static_cast<std::uint64_t>(link + 1)) * 0x9e3779b97f4a7c15;
+      hash ^= hash >> 32;
     }
-    return result;
+    const auto mask = table_.size() - 1;
+    for (auto i = hash & mask;; i = (i + 1) & mask) {
+      const auto other = table_[i];
+      if (other < 0) return i;
+      const auto there = links_of(other);
+      if (t.lane_op[at(other)] == t.lane_op[at(like)] &&
+          t.lane_reads[at(other)] == t.lane_reads[at(like)] &&
+          std::equal(there.begin(), there.end(), links.begin(), links.end())) {
+        return i;
+      }
+    }
   }
 
   const Schedule& schedule_;
   bool alone_ = true;
-  std::unordered_multimap<std::uint64_t, std::int32_t> known_;
+  std::vector<std::int32_t> table_;  // open addressing; -1: free
 };
 
 bool maps_to_itself(const Schedule& schedule, const LaneTable& lanes, const Symmetry& symmetry) {
