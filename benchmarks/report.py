@@ -34,7 +34,7 @@ from tacos.view import save
 
 HERE = Path(__file__).parent
 NAMES = (
-    "startup", "foundation", "synthesis", "symmetric", "forest", "quality", "answers", "deadlines", "milp", "bound", "baselines", "nccl", "paper_tacos",
+    "startup", "foundation", "synthesis", "symmetric", "forest", "quality", "answers", "field", "deadlines", "milp", "bound", "baselines", "nccl", "paper_tacos",
     "simulate", "sharing", "execution", "astra", "workloads", "lift", "formats", "view", "training", "design", "reorder", "scale",
     "gpu_synthesis", "dispatch", "groups", "all_to_all_v", "work",
     "runtime", "notice", "ddp", "lab", "healing", "aggregation", "hub",

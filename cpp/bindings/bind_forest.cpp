@@ -7,6 +7,7 @@
 #include "synth/forest/chunks.hpp"
 #include "synth/forest/orbits.hpp"
 #include "synth/forest/packing.hpp"
+#include "synth/forest/rates.hpp"
 #include "synth/forest/team_exchange.hpp"
 #include "synth/forest/two_way.hpp"
 
@@ -76,6 +77,31 @@ void bind_forest(nb::module_& m) {
               "progress: object | None = None) -> "
               "Forest"),
       "Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.");
+  m.def(
+      "narrowest_cut",
+      [](std::shared_ptr<Topology> topology, const Array<std::int32_t>& members,
+         const Array<std::int32_t>& roots, const Array<std::int64_t>& amounts,
+         const nb::object& progress) {
+        const auto report = progress_to(progress);
+        std::vector<Demand> demands;
+        for (std::size_t i = 0; i < roots.shape(0) && i < amounts.shape(0); ++i) {
+          demands.push_back({roots.data()[i], amounts.data()[i]});
+        }
+        const std::span<const NodeId> all(members.data(), members.shape(0));
+        forest::NarrowestCut found;
+        {
+          const nb::gil_scoped_release release;
+          found = forest::narrowest_cut(*topology, all, demands, report);
+        }
+        return nb::make_tuple(give(found.inside), found.time.bytes, found.time.bandwidth_Bps);
+      },
+      "topology"_a, "members"_a, "roots"_a, "amounts"_a, "progress"_a = nb::none(),
+      nb::sig("def narrowest_cut(topology: Topology, members: numpy.typing.NDArray[numpy.int32], "
+              "roots: numpy.typing.NDArray[numpy.int32], "
+              "amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> "
+              "tuple[numpy.typing.NDArray[numpy.uint8], int, int]"),
+      "The nodes of the cut that limits the rates of roots most, the demands in it, and its "
+      "bandwidth; see tacos.synth.owners.");
   m.def(
       "reroute_forest",
       [](const Forest& forest, std::shared_ptr<Topology> topology, const Array<std::int64_t>& begin,

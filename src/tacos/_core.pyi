@@ -1109,6 +1109,11 @@ def pack_forest(topology: Topology, members: numpy.typing.NDArray[numpy.int32], 
     Trees from roots to all members, as fast as the cuts allow; see tacos.synth.forest.
     """
 
+def narrowest_cut(topology: Topology, members: numpy.typing.NDArray[numpy.int32], roots: numpy.typing.NDArray[numpy.int32], amounts: numpy.typing.NDArray[numpy.int64], progress: object | None = None) -> tuple[numpy.typing.NDArray[numpy.uint8], int, int]:
+    """
+    The nodes of the cut that limits the rates of roots most, the demands in it, and its bandwidth; see tacos.synth.owners.
+    """
+
 def reroute_forest(forest: Forest, topology: Topology, begin: numpy.typing.NDArray[numpy.int64], links: numpy.typing.NDArray[numpy.int32]) -> Forest:
     """
     Trees whose links are replaced by paths of another network; see tacos.synth.forest.logical.

@@ -146,6 +146,7 @@ exchange all_reduce-small dgx1
 exchange all_reduce-small torus-4x4
 leaders all_reduce-small mesh-3x3
 leaders all_gather-small dgx1
+owners all_reduce mesh-3x3
 steiner all_reduce-group mesh-3x3
 steiner broadcast-group torus-damaged
 milp all_gather-one dgx1

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "graph/cuts.hpp"
 #include "support/error.hpp"
@@ -92,18 +93,13 @@ Ratio time_of(const Topology& topology, std::span<const Demand> demands, const N
 
 }  // namespace
 
-Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
-                    std::span<const Demand> demands, double slack, const Progress& progress) {
-  Rates rates;
-  const Topology network =
-      rounded(slack > 0 ? with_slack(topology, slack) : topology, rates.tolerance);
+NarrowestCut narrowest_cut(const Topology& network, std::span<const NodeId> members,
+                           std::span<const Demand> demands, const Progress& progress) {
   CutSearch search(network, false);
-  std::int64_t total = 0;
-  for (const auto& demand : demands) total += demand.amount;
   // Start at or below the time of every cut: no cut has more bandwidth than the whole network.
   std::int64_t all = 0;
   for (LinkId link = 0; link < network.links(); ++link) all += network.bandwidth(link);
-  Ratio time{1, std::max<std::int64_t>(all, 1)};
+  NarrowestCut found{{}, {1, std::max<std::int64_t>(all, 1)}};
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (progress) progress(static_cast<double>(i) / static_cast<double>(members.size()));
     SinkDemand need{members[i], 0, {}};
@@ -114,14 +110,24 @@ Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
     }
     if (need.bytes == 0) continue;
     double looked_at = static_cast<double>(demands.size());
-    while (const auto cut = search.above(need, time)) {
+    while (auto cut = search.above(need, found.time)) {
       looked_at += static_cast<double>(demands.size()) + network.links();
-      time = time_of(network, demands, *cut);
-      if (time.bandwidth_Bps == 0) unreachable(network, demands, *cut, members[i]);
+      found = {std::move(*cut), {}};
+      found.time = time_of(network, demands, found.inside);
+      if (found.time.bandwidth_Bps == 0) unreachable(network, demands, found.inside, members[i]);
     }
     progress.spend(looked_at * work::kCell +
                    static_cast<double>(search.take_visits()) * work::kArc);
   }
+  return found;
+}
+
+Rates largest_rates(const Topology& topology, std::span<const NodeId> members,
+                    std::span<const Demand> demands, double slack, const Progress& progress) {
+  Rates rates;
+  const Topology network =
+      rounded(slack > 0 ? with_slack(topology, slack) : topology, rates.tolerance);
+  const Ratio time = narrowest_cut(network, members, demands, progress).time;
   std::int64_t unit = 0;
   for (LinkId link = 0; link < network.links(); ++link) {
     unit = std::gcd(unit, network.bandwidth(link));

@@ -1,4 +1,4 @@
-"""Changed questions whose answers are answers to the question asked: halves of an all-reduce, and matched ports.
+"""Changed questions whose answers are answers to the question asked: halves of an all-reduce, matched ports, split switches.
 
 Engines do not know variants. A variant has a network and a collective of its own, and lifts the schedules that engines find
 there back to the question. Variants combine: an all-reduce may be searched in halves on matched ports.
@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacos._core import Meter
 from tacos.errors import TacosError
 from tacos.search.effort import LIMITS
 from tacos.search.halves import all_gather_of, both_halves, turning
 from tacos.synth.matched_ports import matched_ports
+from tacos.synth.owners import alike
 from tacos.synth.sizes import least_transfers
+from tacos.synth.split_switches import split_switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +27,13 @@ if TYPE_CHECKING:
     from tacos.search.question import Question
     from tacos.search.watch import Watch
     from tacos.synth.matched_ports import MatchedPorts
+    from tacos.synth.split_switches import SplitSwitches
 
 __all__ = ["Variant", "as_asked", "listing_work", "on_whole_network", "variants"]
+
+
+_IN_ORDER = 5000
+"""Units of work to move a transfer from split switches to the whole network (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,10 @@ def variants(question: Question, *, matches: bool) -> list[Variant]:
     >>> question = Question(boxes, tacos.collective.all_reduce(boxes, "64MB"))
     >>> [one.name for one in variants(question, matches=True)]
     ['halves', 'matched ports', 'halves on matched ports']
+    >>> broken = tacos.topology.drop_links(boxes, "npu 0-switch 0", both=True)
+    >>> question = Question(broken, tacos.collective.all_reduce(broken, "64MB"))
+    >>> [one.name for one in variants(question, matches=True)]
+    ['halves', 'split switches']
     """
     topology, collective = question.topology, question.collective
     if question.sketch is not None:
@@ -73,6 +86,15 @@ def variants(question: Question, *, matches: bool) -> list[Variant]:
         plain = as_asked(matching.topology, collective)
         halves = _in_halves(question.watch, matching.topology, collective, gather, boxes)
         found += [_matched(matching, inner) for inner in (plain, *halves)]
+    # Between equal boxes, matched ports lose nothing.
+    same = (
+        matching is not None
+        and (alike(topology, np.arange(topology.npus, dtype=np.int32)) == 0).all()
+    )
+    if matches and not latent and not same and (splitting := split_switches(topology)):
+        found.append(_split("split switches", splitting, collective))
+        if splitting.shared and (apart := split_switches(topology, shared=False)) is not None:
+            found.append(_split("switches split port by port", apart, collective))
     return found
 
 
@@ -120,6 +142,17 @@ def _matched(matching: MatchedPorts, inner: Variant) -> Variant:
 
     name = f"{inner.name} on matched ports" if inner.name else "matched ports"
     return Variant(name, inner.topology, inner.collective, lift, inner.times)
+
+
+def _split(name: str, splitting: SplitSwitches, collective: Collective) -> Variant:
+    """Return the question on a network without switches as a variant."""
+
+    def lift(found: Schedule, meter: Meter) -> Schedule:
+        meter.spend((_IN_ORDER if splitting.shared else Meter.TRANSFER) * found.transfers)
+        back = splitting.returned(found)
+        return back.with_provenance(found.provenance | {"ports": "split"})
+
+    return Variant(name, splitting.topology, collective, lift)
 
 
 def on_whole_network(matching: MatchedPorts, schedule: Schedule) -> Schedule:

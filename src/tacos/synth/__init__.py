@@ -37,6 +37,7 @@ _OWN: Records[Engine] = Records(
             "balanced": "balanced.ENGINE",
             "forest": "forest.ENGINE",
             "greedy": "greedy.ENGINE",
+            "owners": "owners.ENGINE",
             "steiner": "steiner.ENGINE",
             "exchange": "exchange.ENGINE",
             "leaders": "leaders.ENGINE",
