@@ -47,6 +47,7 @@ from tacos.cli.options import (
     offered,
 )
 from tacos.console import front_table, print_table, progress, ranges_table, width
+from tacos.search.fault_cost import fault_cost
 from tacos.targets import bound_for, check_held, targets
 
 
@@ -265,7 +266,7 @@ def synth(
     facts = tacos.summary(schedule) | {"synthesis_s": took, "verified": method.verify}
     facts |= {name: schedule.provenance[name] for name in _REMARKS if name in schedule.provenance}
     facts |= executed_rows(schedule) | _others(schedule) | bottleneck(schedule)
-    facts |= _without_sums(schedule, wanted.target)
+    facts |= _without_sums(schedule, wanted.target) | _faults(schedule, numbers=out.as_json)
     if (verbose or out.as_json) and "ends" in schedule.provenance:
         facts["ends"] = schedule.provenance["ends"]
     facts |= results.write(schedule, f"{collective} on {topology}", out)
@@ -282,6 +283,15 @@ def _without_sums(schedule: Schedule, target: str | None) -> dict[str, str]:
     return {
         "in_switch_sums": f"would lower the bound from {plain} to {summed}; the target {target} cannot express them"
     }
+
+
+def _faults(schedule: Schedule, *, numbers: bool) -> dict[str, Any]:
+    """Return what the network's faults cost, in words and, for scripts, as numbers."""
+    cost = fault_cost(schedule)
+    if cost is None:
+        return {}
+    figures = {"healthy_bound_s": cost.healthy_bound_s, "nccl_s": cost.nccl_s}
+    return {"faults": str(cost)} | (figures if numbers else {})
 
 
 _REMARKS = ("proven", "gap", "note", "cut_short", "consistent")
