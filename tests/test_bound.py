@@ -604,3 +604,17 @@ def test_members_that_are_neighbours_hinder_each_other():
     coll = co.all_reduce(torus, "1MB", group=[0, 1, 2, 3, 42])
     found = tacos.bound(torus, coll)
     assert found.bandwidth_s == pytest.approx(20e-6 * 8 / 40)
+
+
+def test_boxes_of_two_generations_are_found_by_their_fast_links():
+    """Eight boxes, named by nothing: each byte leaves boxes 14 times, over 4 times 200 and 4 times 400 GB/s."""
+    links = []
+    for box in range(8):
+        inside, outside = (300e9, 25e9) if box < 4 else (450e9, 50e9)
+        for npu in range(8 * box, 8 * box + 8):
+            for switch, speed in ((64 + box, inside), (72, outside)):
+                links += [(npu, switch, speed, 0), (switch, npu, speed, 0)]
+    network = tacos.topology.from_links(64, links, switches=9)
+    found = tacos.bound(network, tacos.collective.all_reduce(network, "1GB"))
+    assert found.time_s == pytest.approx(14e9 / 2400e9, rel=1e-6)
+    assert "the 8 sets of NPUs" in found.why

@@ -473,6 +473,10 @@ class Search {
       parts.gather_members(topology_, part.group.span());
       weigh_parts(part, parts);
     }
+    for (auto& parts : joined_faster(topology_)) {
+      parts.gather_members(topology_, part.group.span());
+      weigh_parts(part, parts);
+    }
     if (part.members() < topology_.npus()) {
       weigh_parts(part, crowd(topology_, part.group.span()));
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "graph/best_first.hpp"
 #include "support/index.hpp"
@@ -63,6 +64,8 @@ std::pair<std::int32_t, double> best_set(const Neighbourhood& around) {
   return best;
 }
 
+constexpr std::size_t kSpeeds = 8;  // bandwidths by which boxes are told apart (chosen)
+
 bool active(const Topology& topology, NodeId node) {
   return topology.is_npu(node) || topology.can(node, kMulticast | kReduce);
 }
@@ -81,6 +84,43 @@ Parts Parts::of_sets(const Topology& topology, std::vector<std::vector<NodeId>> 
     ++result.count;
   }
   result.join_switches(topology);
+  return result;
+}
+
+std::vector<Parts> joined_faster(const Topology& topology) {
+  std::vector<std::int64_t> speeds(topology.spec().link_bandwidth_Bps.begin(),
+                                   topology.spec().link_bandwidth_Bps.end());
+  std::sort(speeds.begin(), speeds.end());
+  speeds.erase(std::unique(speeds.begin(), speeds.end()), speeds.end());
+  if (!speeds.empty()) speeds.pop_back();  // no link is faster than the fastest
+  speeds.resize(std::min(speeds.size(), kSpeeds));
+  std::vector<Parts> result;
+  for (const auto speed : speeds) {
+    std::vector<std::vector<NodeId>> near(at(topology.nodes()));
+    for (LinkId link = 0; link < topology.links(); ++link) {
+      if (topology.bandwidth(link) <= speed) continue;
+      near[at(topology.src(link))].push_back(topology.dst(link));
+      near[at(topology.dst(link))].push_back(topology.src(link));
+    }
+    std::vector<std::uint8_t> seen(at(topology.nodes()), 0);
+    std::vector<std::vector<NodeId>> sets;
+    for (NodeId first = 0; first < topology.npus(); ++first) {
+      if (seen[at(first)]) continue;
+      seen[at(first)] = 1;
+      std::vector<NodeId> reached{first}, npus;
+      for (std::size_t i = 0; i < reached.size(); ++i) {
+        if (topology.is_npu(reached[i])) npus.push_back(reached[i]);
+        for (const NodeId node : near[at(reached[i])]) {
+          if (!std::exchange(seen[at(node)], 1)) reached.push_back(node);
+        }
+      }
+      sets.push_back(std::move(npus));
+    }
+    const bool parted = sets.size() > 1 && sets.size() < at(topology.npus());
+    if (parted && (result.empty() || at(result.back().count) != sets.size())) {
+      result.push_back(Parts::of_sets(topology, std::move(sets)));
+    }
+  }
   return result;
 }
 

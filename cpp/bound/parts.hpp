@@ -38,6 +38,10 @@ std::vector<std::vector<bool>> dimension_choices(const Topology& topology);
 // The blocks of NPUs that differ in the chosen dimensions only, with their switches.
 Parts blocks(const Topology& topology, const std::vector<bool>& chosen);
 
+// The parts that stay connected over links that are faster than a bandwidth: boxes, even where they differ; one choice for
+// each of the lowest bandwidths that a link has.
+std::vector<Parts> joined_faster(const Topology& topology);
+
 // The block of NPU 0, in time proportional to its size.
 std::vector<NodeId> block_of_first(const Topology& topology, const std::vector<bool>& chosen);
 
