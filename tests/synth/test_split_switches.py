@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tacos
@@ -17,8 +17,8 @@ def boxes(count):
     return tp.dgx_h100(count, nvls=False)
 
 
-def split(topology, *, shared=True):
-    found = split_switches(topology, shared=shared)
+def split(topology):
+    found = split_switches(topology)
     assert found is not None
     return found
 
@@ -43,7 +43,10 @@ def worn_boxes(draw):
 @settings(max_examples=30, deadline=None)
 @given(topology=worn_boxes(), shared=st.booleans())
 def test_paths_lead_from_port_to_port_and_fit_into_the_network(topology, shared):
-    found = split(topology, shared=shared)
+    found = split_switches(topology, shared=shared)
+    if not shared:
+        assume(found is not None)  # a ring without shared ports may leave a slow NPU out
+    assert found is not None
     assert found.topology.switches == 0
     carried = np.zeros(topology.links, np.int64)
     for link in range(found.topology.links):
@@ -66,7 +69,10 @@ def test_paths_lead_from_port_to_port_and_fit_into_the_network(topology, shared)
     chunks=st.integers(1, 3),
 )
 def test_schedules_are_right_on_the_whole_network(topology, shared, kind, size, chunks):
-    found = split(topology, shared=shared)
+    found = split_switches(topology, shared=shared)
+    if not shared:
+        assume(found is not None)  # a ring without shared ports may leave a slow NPU out
+    assert found is not None
     collective = tacos.collective.named(kind, topology, size, chunks=chunks)
     back = found.returned(tacos.synthesize(found.topology, collective, engine="greedy"))
     assert back.topology == topology
@@ -110,6 +116,22 @@ def test_slow_ports_share_peers_with_their_neighbours():
 )
 def test_networks_without_switches_to_split(network):
     assert split_switches(network) is None
+
+
+def test_data_between_bridges_passes_the_gpus_of_each():
+    """Each box has two PCIe switches of four GPUs, joined with each other and each with a NIC: no bandwidth is lost."""
+    links = []
+    for npu in range(16):
+        links += [(npu, 16 + npu // 4, 25e9, 0), (16 + npu // 4, npu, 25e9, 0)]
+    for bridge in range(16, 20):
+        links += [(bridge, bridge ^ 1, 20e9, 0), (bridge, 20, 12.5e9, 0), (20, bridge, 12.5e9, 0)]
+    network = tp.from_links(16, links, switches=5)
+    found = split(network)
+    whole, rings = (
+        tacos.bound(one, tacos.collective.all_gather(one, "1GB")).time_s
+        for one in (network, found.topology)
+    )
+    assert rings < 1.001 * whole
 
 
 def test_links_that_no_message_would_take_are_left_out():

@@ -291,7 +291,18 @@ def _ports(switch: int, links: list[_Link]) -> tuple[list[_Port], list[_Link]]:
 
 
 def _around(topology: Topology, switch: int, ports: list[_Port]) -> list[_Port]:
-    """Return the ports in the order of the circle: those of different boxes alternate, in an order that changes from round to round."""
+    """Return the ports in the order of the circle.
+
+    Ports of different boxes alternate, in an order that changes from round to round. Ports to other switches lie between those of NPUs.
+    """
+    near = [port for port in ports if port.into.src < topology.npus and len(port.into.path) == 1]
+    if 0 < len(near) < len(ports):
+        # What comes from elsewhere goes to an NPU of this switch next, and from another one away again.
+        far = [port for port in ports if port not in near]
+        found = list(near)
+        for i in reversed(range(len(far))):
+            found.insert((2 * i + 1) * len(near) // (2 * len(far)) + 1, far[i])
+        return found
     box = _boxes(topology, switch)
     groups: dict[int, list[_Port]] = {}
     for port in ports:
