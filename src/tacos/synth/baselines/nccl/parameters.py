@@ -15,7 +15,7 @@ Triples are for one, two, and three or more boxes. Protocols are in the order LL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ class Generation:
     plateau: float
 
 
-GENERATIONS: Mapping[str, Generation] = {
+_FAMILIES = {
     one.name: one
     for one in (
         Generation(
@@ -154,6 +154,14 @@ GENERATIONS: Mapping[str, Generation] = {
     )
 }
 """The generations by name, the oldest first."""
+
+_TUNED_AS = {"H200": "H100", "B300": "B200", "GB200": "B200", "GB300": "B200"}
+"""Devices for which NCCL's tuner has the constants of another."""
+
+GENERATIONS: Mapping[str, Generation] = _FAMILIES | {
+    name: replace(_FAMILIES[family], name=name) for name, family in _TUNED_AS.items()
+}
+"""All devices by name."""
 
 BASE_US: Mapping[str, Triple] = {"ring": (6.6, 14.0, 8.4), "tree": (6.8, 14.0, 8.4)}
 """Microseconds that every collective takes, by algorithm and protocol (specified); 0 for other algorithms."""
@@ -236,6 +244,9 @@ FEW_CHANNELS = 4
 NVLS_CHANNELS = 16
 """Channels of NVLS (logged)."""
 
+NVLS_ARITY = 32
+"""Most GPUs of an all-gather or reduce-scatter with NVLS (specified)."""
+
 HOST_GPUS = 8
 """Most GPUs that one host process drives (chosen: the GPUs of a DGX box)."""
 
@@ -268,4 +279,4 @@ def inferred(port_Bps: float, nic_Bps: float) -> Generation:
             return abs(log(port_Bps / (one.port_GBps * 1e9)))
         return abs(log(max(nic_Bps, 1.0) / (one.nic_GBps * 1e9)))
 
-    return min(GENERATIONS.values(), key=distance)
+    return min(_FAMILIES.values(), key=distance)

@@ -11,8 +11,9 @@ what a measurement should show. They differ in effects that the tuner ignores:
   268, 325 and 345 GB/s of bus bandwidth with 2, 4 and 8 GPUs, and A100 boxes 206, 228 and 234.
 - With NVLS every byte of the result leaves a switch once, and 1/n of it enters as the owner's sum: S (1 + 1/n)
   bytes per port and direction.
-- nccl-tests adds the time between two kernels, and one host process cannot launch collectives faster than it can
-  start a kernel on each of its GPUs.
+- In a box whose device was measured, :mod:`tacos.synth.baselines.nccl.software` has the time. Elsewhere nccl-tests adds
+  the time between two kernels.
+- One host thread for all GPUs of a box cannot launch collectives faster than it can start a kernel on each of them.
 
 :mod:`tacos.synth.baselines.nccl.parameters` has all constants. NCCL's PAT algorithm (boxes of one GPU), symmetric kernels and
 user-registered buffers are not modelled.
@@ -30,6 +31,7 @@ import numpy as np
 from tacos.collective import kind_of
 from tacos.errors import InfeasibleError
 from tacos.synth.baselines.nccl import parameters as p
+from tacos.synth.baselines.nccl import software as sw
 from tacos.synth.baselines.nccl.group import Group
 from tacos.synth.baselines.nccl.knowledge import known_networks
 
@@ -58,8 +60,39 @@ SWITCHED = ("nvls", "nvls-tree", "collnet")
 ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "collnet", "direct")
 """NCCL's algorithms; all-to-all, gather, scatter and send-receive are always direct."""
 
+LAUNCHES = ("process", "thread", "loop")
+"""Ways to launch: a process or thread per GPU, or one thread for all GPUs of a box in turn."""
+
+DTYPES = (
+    "float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64",
+    "int8", "uint8", "float8_e4m3", "float8_e5m2",
+)  # fmt: skip
+"""NCCL's types."""
+
+_ONE_BYTE = DTYPES[-4:]
+
+VERSION = "2.29"
+"""The version of NCCL that is meant if none is named."""
+
 _GB = 1e9
 _US = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What the time of candidates depends on beside the group.
+
+    Attributes:
+        share: Share of the bandwidth that remains with fewer channels than NCCL would use.
+        software: Costs of the library on the device; None if they were not measured.
+        loop: Whether one thread launches on all GPUs of a box.
+        sums: Whether switches sum the type (specified: NCCL's ``ncclNvlsSupported``).
+    """
+
+    share: float
+    software: sw.Software | None
+    loop: bool
+    sums: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +163,9 @@ def estimate(
     channels: int | None = None,
     generation: str | Generation | None = None,
     aware: bool | None = None,
+    version: str = VERSION,
+    launch: str = "process",
+    dtype: str = "float16",
 ) -> Estimate:
     """Estimate the time that nccl-tests would report for stock NCCL on a network.
 
@@ -144,6 +180,10 @@ def estimate(
         generation: A name in ``GENERATIONS`` or parameters of your own; inferred from the bandwidth of an NPU's links
             if not given.
         aware: Whether NCCL searched with knowledge of the network's faults; by default, the faster of both counts.
+        version: NCCL's version. Costs of software are those of the newest measured version that is not newer.
+        launch: ``"process"`` or ``"thread"`` for a process or thread per GPU, or ``"loop"`` for one thread that launches on
+            all GPUs of a box in turn, as nccl-tests does with ``-g 8``.
+        dtype: One of ``DTYPES``; switches do not sum types of one byte.
 
     Raises:
         ValueError: NCCL does not have the collective, or the algorithm does not apply.
@@ -153,7 +193,7 @@ def estimate(
     >>> topo = tacos.topology.dgx_h100()
     >>> found = estimate(topo, tacos.collective.all_reduce(topo, 2**30))
     >>> found.algorithm, found.protocol, round(found.algbw_Bps / 1e9)       # measured: 267 GB/s
-    ('nvls', 'Simple', 274)
+    ('nvls', 'Simple', 264)
     """
     if collective.npus != topology.npus:
         raise ValueError(
@@ -163,7 +203,12 @@ def estimate(
     answers = []
     for network in known_networks(topology, aware=aware):
         groups = [Group(network, part, given) for part in collective.parts]
-        found = [choose(group, algorithm, protocol, channels) for group in groups]
+        found = [
+            choose(
+                group, algorithm, protocol, channels, version=version, launch=launch, dtype=dtype
+            )
+            for group in groups
+        ]
         slowest = max(found, key=lambda one: one.time_s)
         if len(found) > 1:
             algbw = collective.size_bytes / slowest.time_s
@@ -195,6 +240,10 @@ def choose(
     algorithm: str | None = None,
     protocol: str | None = None,
     channels: int | None = None,
+    *,
+    version: str = VERSION,
+    launch: str = "process",
+    dtype: str = "float16",
 ) -> Estimate:
     """Return NCCL's choice for one collective on a group, or the given choice with its times.
 
@@ -211,7 +260,17 @@ def choose(
         raise ValueError(f"protocol must be one of {', '.join(p.PROTOCOLS)}; got {protocol!r}")
     if channels is not None and (type(channels) is not int or channels < 1):
         raise ValueError(f"channels must be a positive number; got {channels!r}")
-    weighed = (_timed(make, group) for make in _candidates(group, channels))
+    if launch not in LAUNCHES:
+        raise ValueError(f"launch must be one of {', '.join(LAUNCHES)}; got {launch!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    setting = _Setting(
+        _share(group, channels),
+        sw.of(_device(group), version, group.n),
+        launch == "loop",
+        dtype not in _ONE_BYTE,
+    )
+    weighed = (_timed(make, group) for make in _candidates(group, setting))
     found = sorted(weighed, key=lambda one: one.cost_s)
     allowed = [one for one in found if algorithm in (None, one.algorithm)]
     if not allowed:
@@ -234,7 +293,7 @@ def choose(
         best.time_s,
         algbw,
         algbw * _bus_factor(group.part),
-        group.generation.name,
+        _device(group),
         group.boxes,
         tuple(found),
         group.network.name,
@@ -254,6 +313,19 @@ def _timed(make: Callable[[Group], Candidate], group: Group) -> Candidate:
     except InfeasibleError as error:
         return replace(known, time_s=inf, bytes_s=inf, steps_s=inf, fails=str(error))
     return replace(known, time_s=now.time_s, bytes_s=now.bytes_s, steps_s=now.steps_s)
+
+
+def _device(group: Group) -> str:
+    """Return the device: the generation's name, or GB200 for a B200 that was inferred in a box of more GPUs than a host has.
+
+    Both have the same constants in NCCL's tuner and differ in the costs of software.
+    """
+    name, network = group.generation.name, group.network
+    if group.given is None and name == "B200":
+        largest = np.bincount(network.label[: network.topology.npus]).max()
+        if largest > p.HOST_GPUS:
+            return "GB200"
+    return name
 
 
 def in_doubt(found: Estimate) -> list[str]:
@@ -297,12 +369,13 @@ def _channels(group: Group, best: Candidate, most: int | None) -> int:
     return count
 
 
-def _candidates(group: Group, most: int | None) -> Iterator[Callable[[Group], Candidate]]:
+def _candidates(group: Group, setting: _Setting) -> Iterator[Callable[[Group], Candidate]]:
     """Yield what weighs each algorithm and protocol that NCCL has for the collective."""
     kind, size = kind_of(group.part), _size(group.part)
     if group.n == 1:
         yield partial(
             _candidate,
+            setting=setting,
             algorithm="direct",
             protocol=2,
             latency_s=np.zeros(2),
@@ -311,20 +384,21 @@ def _candidates(group: Group, most: int | None) -> Iterator[Callable[[Group], Ca
         )
         return
     if not kind.spreads:
-        yield _direct
+        yield partial(_direct, setting=setting)
         return
-    share = _share(group, most)
     for k in range(3):
-        yield partial(_ring, k=k, share=share)
+        yield partial(_ring, k=k, setting=setting)
         if kind.two_phases:
-            yield partial(_tree, k=k, share=share)
+            yield partial(_tree, k=k, setting=setting)
     sums = kind.two_phases and group.rail_switches if group.boxes > 1 else not kind.rooted
-    if sums and group.hopper and group.nvls:
-        yield partial(_nvls, share=share)
-    if kind.two_phases and group.hopper and group.nvls and group.boxes > 1:
-        yield partial(_nvls_tree, share=share)
+    sums = sums and (kind.two_phases or group.n <= p.NVLS_ARITY)
+    summed = setting.sums or not kind.reduces
+    if sums and summed and group.hopper and group.nvls:
+        yield partial(_nvls, setting=setting)
+    if kind.two_phases and summed and group.hopper and group.nvls and group.boxes > 1:
+        yield partial(_nvls_tree, setting=setting)
     if kind.two_phases and group.rail_switches:
-        yield partial(_collnet, size=size, share=share)
+        yield partial(_collnet, size=size, setting=setting)
 
 
 def _share(group: Group, most: int | None) -> float:
@@ -337,18 +411,29 @@ def _share(group: Group, most: int | None) -> float:
 
 def _candidate(
     group: Group,
+    setting: _Setting,
     algorithm: str,
     protocol: int,
     latency_s: Seconds,
     bandwidth_s: float,
     measured_s: float,
     latency_factor: float = 1.0,
+    measured: tuple[sw.Number, sw.Number] | None = None,
 ) -> Candidate:
-    """Return a candidate from the two parts of its cost and the part of its time that grows with the size."""
+    """Return a candidate from the two parts of its cost and the part of its time that grows with the size.
+
+    Where the software was measured, `measured` has the microseconds of latencies and of bytes; these replace the latter.
+    """
     known_s, steps_s = (latency_s * latency_factor).tolist()
     one, size = group.generation, _size(group.part)
-    launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
-    time_s = one.overhead_us * _US + steps_s + measured_s
+    start_s = one.overhead_us * _US
+    if measured is not None and setting.software is not None:
+        start_s = setting.software.ll.base_us * _US
+        steps_s, measured_s = float(measured[0]) * _US - start_s, float(measured[1]) * _US
+    time_s = start_s + steps_s + measured_s
+    launch_s = 0.0
+    if setting.loop:
+        launch_s = one.launch_us * _US * min(p.HOST_GPUS, max(map(len, group.layout.boxes)))
     return Candidate(
         algorithm=algorithm,
         protocol=p.PROTOCOLS[protocol],
@@ -361,23 +446,25 @@ def _candidate(
     )
 
 
-def _ring(group: Group, k: int, share: float) -> Candidate:
+def _ring(group: Group, k: int, setting: _Setting) -> Candidate:
     """Blocks go round rings; broadcasts and reductions go down them."""
     one, kind, n, size = group.generation, kind_of(group.part), group.n, group.part.size
     phases = 2 if kind.two_phases else 1
     steps = n if kind.rooted else phases * (n - 1)
-    bus = group.ring_Bps * share * p.RING_PAYLOAD[k]
+    bus = group.ring_Bps * setting.share * p.RING_PAYLOAD[k]
     if k == 0:
         most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[group.bucket]
         bus = min(bus, most * _GB)
-    if k == 1:
-        bus = min(bus, _count(group, len(group.rings)) * share * one.ring_ll128_GBps * _GB)
+    wide = setting.software is not None and setting.software.wide and group.boxes == 1
+    if k == 1 and not wide:
+        bus = min(bus, _count(group, len(group.rings)) * setting.share * one.ring_ll128_GBps * _GB)
     bytes_s = size * steps / (n * bus)
     base = p.BASE_US["ring"][k] * _US
     if kind.rooted:
         hop = "tree" if k == 2 else "ring"
         latency = base + steps * group.hop_s(hop, k, inside=group.boxes == 1)
-        return _candidate(group, "ring", k, latency, bytes_s, bytes_s)
+        measured = _ring_us(group, k, setting, steps)
+        return _candidate(group, setting, "ring", k, latency, bytes_s, bytes_s, measured=measured)
     between = 0 if group.boxes == 1 else (group.boxes - 1) * phases
     inside_s = group.hop_s("ring", k, inside=True)
     if group.boxes > 1:
@@ -387,8 +474,28 @@ def _ring(group: Group, k: int, share: float) -> Candidate:
     large = k == 2 and kind.two_phases and group.boxes > 1 and size >= 64 * n * len(group.rings)
     copies = 1 + one.copy_share / steps if group.boxes == 1 else 1.0
     return _candidate(
-        group, "ring", k, latency, bytes_s, bytes_s * copies, one.plateau if large else 1.0
+        group,
+        setting,
+        "ring",
+        k,
+        latency,
+        bytes_s,
+        bytes_s * copies,
+        one.plateau if large else 1.0,
+        _ring_us(group, k, setting, steps),
     )
+
+
+def _ring_us(
+    group: Group, k: int, setting: _Setting, steps: int
+) -> tuple[sw.Number, sw.Number] | None:
+    """Return the measured microseconds of a ring in a box."""
+    software = setting.software
+    if software is None or group.boxes > 1:
+        return None
+    one = (software.ll, software.ll128, software.simple)[k]
+    rate = group.ring_Bps * setting.share * _US
+    return one.us(group.n, steps, group.part.size, rate, group.latency_s[True] / _US)
 
 
 def _count(group: Group, rails: int) -> float:
@@ -400,7 +507,7 @@ def _count(group: Group, rails: int) -> float:
     return 2 * rails if fast else rails
 
 
-def _tree(group: Group, k: int, share: float) -> Candidate:
+def _tree(group: Group, k: int, setting: _Setting) -> Candidate:
     """Sums go up double binary trees over boxes, with chains inside, and results down."""
     one, size, at = group.generation, group.part.size, group.bucket
     rails, nic = len(group.chains), group.nic_Bps * p.NIC_EFFICIENCY
@@ -408,7 +515,7 @@ def _tree(group: Group, k: int, share: float) -> Candidate:
     if group.boxes > 1:
         # In two boxes each NIC carries sums of one tree and results of the other.
         bus = min(nic * (count if group.boxes == 2 else rails), group.chain_Bps)
-    bus = min(bus * p.TREE_EFFICIENCY, count * one.tree_GBps[at] * _GB) * share
+    bus = min(bus * p.TREE_EFFICIENCY, count * one.tree_GBps[at] * _GB) * setting.share
     if k == 0:
         most = one.ll_GBps if group.boxes == 1 else p.NET_LL_GBps[at]
         bus = min(bus * p.TREE_LL, most * _GB)
@@ -424,13 +531,13 @@ def _tree(group: Group, k: int, share: float) -> Candidate:
         + depth * group.hop_s("tree", k, inside=False)
     )
     bytes_s = 2 * size / bus
-    return _candidate(group, "tree", k, latency, bytes_s, bytes_s)
+    return _candidate(group, setting, "tree", k, latency, bytes_s, bytes_s)
 
 
-def _nvls(group: Group, share: float) -> Candidate:
+def _nvls(group: Group, setting: _Setting) -> Candidate:
     """Switches in boxes sum and multicast; over several boxes, switches between them do as well."""
     size, n = group.part.size, group.per_box
-    full = group.box_Bps * group.generation.nvls_efficiency * share
+    full = group.box_Bps * group.generation.nvls_efficiency * setting.share
     if kind_of(group.part).two_phases:
         bytes_s, measured_s = size / full, size * (1 + 1 / n) / full
     else:
@@ -440,13 +547,18 @@ def _nvls(group: Group, share: float) -> Candidate:
         latency += group.hop_s("nvls", 2, inside=False)
         between_s = size / group.net_Bps
         bytes_s, measured_s = max(bytes_s, between_s), max(measured_s, between_s)
-    return _candidate(group, "nvls", 2, latency, bytes_s, measured_s)
+    measured = None
+    if setting.software is not None and setting.software.switched is not None and group.boxes == 1:
+        rate = group.box_Bps * setting.share * _US
+        phases = 2 if kind_of(group.part).two_phases else 1
+        measured = setting.software.switched.us(group.n, phases, size, rate)
+    return _candidate(group, setting, "nvls", 2, latency, bytes_s, measured_s, measured=measured)
 
 
-def _nvls_tree(group: Group, share: float) -> Candidate:
+def _nvls_tree(group: Group, setting: _Setting) -> Candidate:
     """Switches in boxes sum and multicast, double binary trees join the boxes."""
     size, n, at = group.part.size, group.per_box, group.bucket
-    full = group.box_Bps * group.generation.nvls_efficiency * share
+    full = group.box_Bps * group.generation.nvls_efficiency * setting.share
     most = p.NVLS_CHANNELS * group.generation.nvls_tree_GBps[at] * _GB / 2
     # A box in the middle of a tree receives from two boxes below and from one above; with only two
     # boxes, every byte crosses once in each direction.
@@ -457,23 +569,23 @@ def _nvls_tree(group: Group, share: float) -> Candidate:
     depth = group.boxes.bit_length() - 1
     latency = group.hop_s("nvls-tree", 2, inside=True)
     latency += 2 * depth * group.hop_s("nvls-tree", 2, inside=False)
-    return _candidate(group, "nvls-tree", 2, latency, bytes_s, measured_s)
+    return _candidate(group, setting, "nvls-tree", 2, latency, bytes_s, measured_s)
 
 
-def _collnet(group: Group, size: int, share: float) -> Candidate:
+def _collnet(group: Group, size: int, setting: _Setting) -> Candidate:
     """Members send to the heads of their box, switches between boxes sum and multicast."""
     n = group.per_box
     inside = group.box_Bps * n / (2 * (n - 1)) if n > 1 else np.inf
-    speed = min(group.net_Bps, inside) * share
+    speed = min(group.net_Bps, inside) * setting.share
     if group.hopper:
         speed *= p.COLLNET_HOPPER
     latency = group.hop_s("collnet-direct", 2, inside=False)
     if n > 1:
         latency += 2 * (group.hop_s("collnet-direct", 2, inside=True) + (n - 1) * p.ARITY_US * _US)
-    return _candidate(group, "collnet", 2, latency, size / speed, size / speed)
+    return _candidate(group, setting, "collnet", 2, latency, size / speed, size / speed)
 
 
-def _direct(group: Group) -> Candidate:
+def _direct(group: Group, setting: _Setting) -> Candidate:
     """Every block goes directly from its source to its destination, all at once; the busiest link decides."""
     one, network = group.generation, group.network
     latency_us = p.PAIRS_BOX_US if group.hopper else p.BASE_US["ring"][2]
@@ -490,7 +602,14 @@ def _direct(group: Group) -> Candidate:
     speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
     bytes_s = float((load / speed).max(initial=0.0))
     latency = np.array([latency_us * _US, max(latency_us * _US, *group.latency_s.values())])
-    return _candidate(group, "direct", 2, latency, bytes_s, bytes_s)
+    measured = None
+    if setting.software is not None and group.boxes == 1:
+        sent_us = float((load / network.topology.link_bandwidth_Bps).max(initial=0.0)) / _US
+        peers = int(max(np.bincount(src).max(initial=1), np.bincount(dst).max(initial=1)))
+        message = float(count_bytes.max(initial=0.0))
+        hop_us = group.latency_s[True] / _US
+        measured = setting.software.pairs.us(peers, message, sent_us, hop_us)
+    return _candidate(group, setting, "direct", 2, latency, bytes_s, bytes_s, measured=measured)
 
 
 def _pairs(group: Group) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
