@@ -266,7 +266,7 @@ def choose(
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     setting = _Setting(
         _share(group, channels),
-        sw.of(_device(group), version, group.n),
+        sw.of(_device(group), version, max(map(len, group.layout.boxes))),
         launch == "loop",
         dtype not in _ONE_BYTE,
     )
@@ -569,7 +569,17 @@ def _nvls_tree(group: Group, setting: _Setting) -> Candidate:
     depth = group.boxes.bit_length() - 1
     latency = group.hop_s("nvls-tree", 2, inside=True)
     latency += 2 * depth * group.hop_s("nvls-tree", 2, inside=False)
-    return _candidate(group, setting, "nvls-tree", 2, latency, bytes_s, measured_s)
+    measured = None
+    if setting.software is not None and setting.software.switched is not None and n > 1:
+        # Inside boxes the tree is NVLS; the trees' hops and the network come on top.
+        rate = group.box_Bps * setting.share * _US
+        inside_us, sent_us = setting.software.switched.us(n, 2, size, rate)
+        hops_us = 2 * depth * group.hop_s("nvls-tree", 2, inside=False)[1] / _US
+        between_us = size / min(between, most) / _US
+        measured = (inside_us + hops_us, max(float(sent_us), between_us))
+    return _candidate(
+        group, setting, "nvls-tree", 2, latency, bytes_s, measured_s, measured=measured
+    )
 
 
 def _collnet(group: Group, size: int, setting: _Setting) -> Candidate:
