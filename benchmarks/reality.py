@@ -454,8 +454,9 @@ def main() -> None:
         random.Random(0).shuffle(curves)
         if options.folds:
             found = list(crossed(curves, options.folds, options.strict))
-            print("== curves left out of the fit")
-            report(found, options.worst)
+            for source in ("box", "compiled"):
+                print(f"== {source}, curves left out of the fit")
+                report([one for one in found if one[0].source == source], options.worst)
         if options.fit:
             for one in written(fitted(curves)):
                 print(f"{one!r},")
