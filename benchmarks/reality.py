@@ -6,9 +6,10 @@ The directory has ``collectives/``: tables of aiconfigurator (one box of 2 to 8 
 boxes and pairs of A100, H100 and A40), and logs of nccl-tests on clusters. A curve is all sizes of one
 machine, library, collective, type and group. Errors are absolute, relative to the measurement, and averaged over rows.
 
-``--fit`` fits the parameters of the table in ``tacos.synth.baselines.nccl.software`` on all curves of the first table and
-prints them; ``--folds 4`` fits on three quarters of the curves, four times, and prints the errors on the curves that
-were left out.
+``--fit`` fits the table in ``tacos.synth.baselines.nccl.software`` on all curves of one box and of NVL72, and prints it. ``--folds 4``
+fits on three quarters of the curves, four times, and prints the errors on the curves that were left out; with ``--strict``
+all curves of a collective and group size are left out together. Which protocol a row is fitted as is the tuner's choice,
+and every search starts from the same values, so nothing of a left-out curve enters the parameters.
 """
 
 from __future__ import annotations
