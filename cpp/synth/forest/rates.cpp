@@ -93,12 +93,12 @@ Ratio time_of(const Topology& topology, std::span<const Demand> demands, const N
 
 }  // namespace
 
-NarrowestCut narrowest_cut(const Topology& network, std::span<const NodeId> members,
+NarrowestCut narrowest_cut(const Topology& topology, std::span<const NodeId> members,
                            std::span<const Demand> demands, const Progress& progress) {
-  CutSearch search(network, false);
+  CutSearch search(topology, false);
   // Start at or below the time of every cut: no cut has more bandwidth than the whole network.
   std::int64_t all = 0;
-  for (LinkId link = 0; link < network.links(); ++link) all += network.bandwidth(link);
+  for (LinkId link = 0; link < topology.links(); ++link) all += topology.bandwidth(link);
   NarrowestCut found{{}, {1, std::max<std::int64_t>(all, 1)}};
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (progress) progress(static_cast<double>(i) / static_cast<double>(members.size()));
@@ -111,10 +111,10 @@ NarrowestCut narrowest_cut(const Topology& network, std::span<const NodeId> memb
     if (need.bytes == 0) continue;
     double looked_at = static_cast<double>(demands.size());
     while (auto cut = search.above(need, found.time)) {
-      looked_at += static_cast<double>(demands.size()) + network.links();
+      looked_at += static_cast<double>(demands.size()) + topology.links();
       found = {std::move(*cut), {}};
-      found.time = time_of(network, demands, found.inside);
-      if (found.time.bandwidth_Bps == 0) unreachable(network, demands, found.inside, members[i]);
+      found.time = time_of(topology, demands, found.inside);
+      if (found.time.bandwidth_Bps == 0) unreachable(topology, demands, found.inside, members[i]);
     }
     progress.spend(looked_at * work::kCell +
                    static_cast<double>(search.take_visits()) * work::kArc);
