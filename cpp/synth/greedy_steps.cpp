@@ -19,6 +19,24 @@ namespace {
 
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
 constexpr Time kLongestLag = 64;           // steps; a link is examined in each, busy or not
+// From so many transfers on, arrivals are rounded up to whole steps: the matching without steps takes 1.5 us per transfer,
+// some seconds, and the one with steps a tenth of that (measured on tori).
+constexpr std::uint64_t kWorthRounding = std::uint64_t{1} << 22;
+
+std::int64_t largest_chunk(const Collective& collective) {
+  std::int64_t bytes = 0;
+  for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
+    bytes = std::max(bytes, collective.bytes(chunk));
+  }
+  return bytes;
+}
+
+// Steps from a start until the chunk has arrived, rounded up.
+Time lag_of(const Topology& topology, std::int64_t bytes) {
+  const Time period = topology.busy_time(0, bytes);
+  const Time arrival = topology.latency(0) + transmission_time(bytes, topology.bandwidth(0));
+  return (arrival + period - 1) / period;
+}
 
 // Every destination has one region of the schedule's columns, filled in order of arrival. It is the log
 // that its neighbours read, and is sorted into the lanes of its in-links at the end.
@@ -253,27 +271,28 @@ bool stepwise(const Topology& topology, const Collective& collective) {
   for (NodeId npu = 0; npu < topology.npus(); ++npu) {
     if (topology.in_links(npu).size() > kMostInLinks) return false;
   }
-  const auto bytes = collective.chunks() > 0 ? collective.bytes(0) : 0;
+  const auto bytes = largest_chunk(collective);
   if (bytes == 0) return false;
+  const bool rounds = std::uint64_t{collective.chunks()} * at(topology.npus()) >= kWorthRounding;
+  const auto least = rounds ? std::max<std::int64_t>(bytes - 1, 1) : bytes;
   for (ChunkId chunk = 0; chunk < collective.chunks(); ++chunk) {
-    if (collective.bytes(chunk) != bytes || collective.inputs(chunk).size() != 1 ||
+    if (collective.bytes(chunk) < least || collective.inputs(chunk).size() != 1 ||
         static_cast<std::int32_t>(collective.outputs(chunk).size()) != topology.npus()) {
       return false;
     }
   }
-  const Time busy = topology.busy_time(0, bytes);
-  return topology.spec().link_model == LinkModel::blocking ||
-         (topology.latency(0) % busy == 0 && topology.latency(0) / busy < kLongestLag);
+  if (topology.spec().link_model == LinkModel::blocking) return true;
+  const bool whole = topology.latency(0) % topology.busy_time(0, bytes) == 0;
+  return (whole || rounds) && lag_of(topology, bytes) <= kLongestLag;
 }
 
 StepProblem step_problem(const Topology& topology, const Collective& collective,
                          const GreedyOptions& options) {
   const auto npus = at(topology.npus());
   StepProblem problem;
-  const auto bytes = collective.bytes(0);
+  const auto bytes = largest_chunk(collective);
   problem.period = topology.busy_time(0, bytes);
-  const Time arrival = topology.latency(0) + transmission_time(bytes, topology.bandwidth(0));
-  problem.lag = static_cast<std::uint32_t>((arrival + problem.period - 1) / problem.period);
+  problem.lag = static_cast<std::uint32_t>(lag_of(topology, bytes));
   problem.own_begin.assign(npus + 1, 0);
   problem.in_begin.assign(npus + 1, 0);
   problem.log_begin.assign(npus + 1, 0);

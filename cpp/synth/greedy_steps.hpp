@@ -13,7 +13,8 @@
 namespace tacos {
 
 // Whether this variant applies: every NPU needs every chunk, all chunks are equal, all links are equal and direct,
-// and a chunk arrives a small whole number of steps after its start.
+// and a chunk arrives a small whole number of steps after its start. In large problems it is enough that chunks differ by at
+// most a byte, and that a chunk arrives within a small number of steps: it is sent on at the beginning of the next one.
 bool stepwise(const Topology& topology, const Collective& collective);
 
 // A problem as flat columns: the input of the matching, for CPU threads and for a GPU.

@@ -14,6 +14,7 @@ import tacos
 from tacos import collective as co
 from tacos import topology as tp
 from tacos._core import greedy as core
+from tacos._core import greedy_stepwise
 from tacos.synth.greedy import greedy
 from tests.support.strategies import collectives, topologies
 
@@ -359,3 +360,14 @@ def test_what_cannot_fit_is_refused_at_once(spec, kind, monkeypatch):
     topology = tp.parse(spec)
     with pytest.raises(tacos.TacosError, match=r"needs about .* GiB .* this machine has 64 GiB"):
         greedy(topology, co.named(kind, topology, "1TB", chunks=1))
+
+
+@pytest.mark.parametrize("size", ["64MB", "1GB"])
+def test_large_problems_are_solved_in_whole_steps(size):
+    """4.5 million transfers: chunks arrive within 2 or 3 steps, and sizes do not divide evenly."""
+    network = tp.drop_links(tp.torus(46, 46), (0, 1), both=True)
+    collective = co.all_gather(network, size, chunks=1)
+    assert greedy_stepwise(network, collective)
+    schedule = greedy(network, collective)
+    assert tacos.verify(schedule).ok
+    assert schedule.time_s < 1.02 * tacos.bound(network, collective).time_s
