@@ -19,10 +19,10 @@
 // or is being sent: only slow routes can bring it in. Otherwise it takes a chunk that fast routes could
 // bring as well only if they, with their backlog for this destination, would deliver it later.
 //
-// Two ways to run it, with the same rule and the same ties, hence the same result:
+// Two ways to run it, with the same rule and the same ties, hence the same result unless arrivals are rounded:
 //   events  any network: a queue of arrivals and of links that become free;
 //   steps   equal, direct links, where a chunk arrives a whole number of transmission times after its
-//           start: destinations are independent within a step, so threads divide them, the log is the
+//           start (in large problems, arrivals are rounded up to that): destinations are independent within a step, so threads divide them, the log is the
 //           schedule, and a transfer takes 8 bytes and no queue.
 //
 // Cost: steps: in-degree bit tests per transfer. Memory: one bit per NPU and chunk, and the schedule.
