@@ -23,8 +23,8 @@ namespace {
 // clang-format off
 constexpr std::array kTopology{
   "npus", "switch_capabilities", "link_src", "link_dst", "link_latency_ps", "link_bandwidth_Bps",
-  "link_model", "forwarding", "reduce_bandwidth_Bps", "family", "dims", "symmetric", "names",
-  "faults",
+  "link_model", "forwarding", "routing", "reduce_bandwidth_Bps", "family", "dims", "symmetric",
+  "names", "faults",
 };
 constexpr std::array kFaults{
   "link", "dead", "src", "dst", "latency_ps", "bandwidth_Bps", "dropped", "capabilities", "names",

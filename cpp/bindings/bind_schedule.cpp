@@ -8,6 +8,7 @@
 #include "hooks.hpp"
 #include "json.hpp"
 #include "model/channel_routes.hpp"
+#include "model/port_routes.hpp"
 #include "model/schedule.hpp"
 #include "pickling.hpp"
 #include "timing/compose.hpp"
@@ -162,7 +163,7 @@ void bind_schedule(nb::module_& m) {
   nb::class_<Routes>(m, "Routes", R"(A table of routes that transfers refer to.
 
 Route r uses the links links[link_begin[r]:link_begin[r + 1]]; kinds[r] is 0 for a path, 1 for a
-multicast tree and 2 for a reduce tree.)")
+multicast tree, 2 for a reduce tree and 3 for a spread route, over whose paths a chunk divides evenly.)")
       .def(nb::new_(&make_routes), "topology"_a, "kinds"_a, "link_begin"_a, "links"_a)
       .def_prop_ro("topology", &Routes::shared_topology)
       .def_prop_ro("count", &Routes::count, "Number of routes.")
@@ -173,6 +174,22 @@ multicast tree and 2 for a reduce tree.)")
           nb::rv_policy::reference)
       .def_prop_ro(
           "links", [](const Routes& r) { return view(r.all_links()); }, nb::rv_policy::reference)
+      .def_prop_ro(
+          "shares",
+          [](const Routes& r) {
+            std::vector<double> shares;
+            shares.reserve(r.all_links().size());
+            for (RouteId route = 0; route < r.count(); ++route) {
+              for (std::size_t i = 0; i < r.links(route).size(); ++i) {
+                const auto share = r.share(route, i);
+                shares.push_back(static_cast<double>(share.parts) / share.of);
+              }
+            }
+            return nb::cast(give(std::move(shares)));
+          },
+          nb::sig("def shares(self) -> numpy.typing.NDArray[numpy.float64]"),
+          "Per entry of `links`: the share of a chunk that crosses it, less than 1 in spread "
+          "routes only.")
       .def(
           "sources",
           [](const Routes& r, std::int32_t i) {
@@ -200,6 +217,24 @@ multicast tree and 2 for a reduce tree.)")
       },
       "topology"_a, "src"_a, "dst"_a, "progress"_a = nb::none(),
       "Paths for algorithms that do not know the topology, one per pair of NPUs.");
+
+  m.def(
+      "port_routes",
+      [](const Routes& routes) { return std::make_shared<Routes>(port_routes(routes)); },
+      nb::call_guard<nb::gil_scoped_release>(), "routes"_a,
+      "Return the table with each path through switches replaced by the route that switches choose "
+      "between its ports.");
+
+  m.def(
+      "message_routes",
+      [](const Routes& routes, const nb::object& progress) {
+        const auto report = progress_to(progress);
+        const nb::gil_scoped_release release;
+        return std::make_shared<Routes>(message_routes(routes, report));
+      },
+      "routes"_a, "progress"_a = nb::none(),
+      "Return the table with each route between two NPUs replaced by the one that a program's "
+      "messages take.");
 
   m.def(
       "channel_routes",

@@ -4,10 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
+
 #include "columns.hpp"
 #include "hooks.hpp"
 #include "model/topology.hpp"
 #include "pickling.hpp"
+#include "support/index.hpp"
 
 namespace tacos::bindings {
 
@@ -27,6 +31,16 @@ Forwarding forwarding(const std::string& name) {
   invalid("forwarding is \"" + name + "\"; it must be \"cut_through\" or \"store_and_forward\"");
 }
 
+constexpr std::array kRoutings{"spread", "destination", "first"};  // in order of the enumeration
+
+Routing routing(const std::string& name) {
+  const auto found = std::find(kRoutings.begin(), kRoutings.end(), name);
+  if (found == kRoutings.end()) {
+    invalid("routing is \"" + name + "\"; it must be \"spread\", \"destination\" or \"first\"");
+  }
+  return static_cast<Routing>(found - kRoutings.begin());
+}
+
 std::string name_of(LinkModel model) {
   return model == LinkModel::pipelined ? "pipelined" : "blocking";
 }
@@ -39,10 +53,10 @@ std::shared_ptr<Topology> make_topology(
     std::int32_t npus, const Array<std::uint8_t>& switch_capabilities,
     const Array<std::int32_t>& link_src, const Array<std::int32_t>& link_dst,
     const Array<std::int64_t>& link_latency_ps, const Array<std::int64_t>& link_bandwidth_Bps,
-    const std::string& model, const std::string& mode, std::int64_t reduce_bandwidth_Bps,
-    std::string family, const std::vector<std::pair<std::string, std::int32_t>>& dims,
-    bool symmetric, std::vector<std::string> names, std::shared_ptr<Faults> faults,
-    bool given_away) {
+    const std::string& model, const std::string& mode, const std::string& choice,
+    std::int64_t reduce_bandwidth_Bps, std::string family,
+    const std::vector<std::pair<std::string, std::int32_t>>& dims, bool symmetric,
+    std::vector<std::string> names, std::shared_ptr<Faults> faults, bool given_away) {
   const auto taken = [&](const auto& array) { return given_away ? adopt(array) : copy(array); };
   TopologySpec spec;
   spec.npus = npus;
@@ -53,6 +67,7 @@ std::shared_ptr<Topology> make_topology(
   spec.link_bandwidth_Bps = taken(link_bandwidth_Bps);
   spec.link_model = link_model(model);
   spec.forwarding = forwarding(mode);
+  spec.routing = routing(choice);
   spec.reduce_bandwidth_Bps = reduce_bandwidth_Bps;
   spec.family = std::move(family);
   for (const auto& [kind, size] : dims) spec.dims.push_back({kind, size});
@@ -168,10 +183,10 @@ Nodes 0 … npus-1 are NPUs, the others are switches. The functions of tacos.top
 They are immutable; the columns are read-only NumPy arrays with one entry per link or switch.)")
       .def(nb::new_(&make_topology), nb::kw_only(), "npus"_a, "switch_capabilities"_a, "link_src"_a,
            "link_dst"_a, "link_latency_ps"_a, "link_bandwidth_Bps"_a, "link_model"_a = "pipelined",
-           "forwarding"_a = "cut_through", "reduce_bandwidth_Bps"_a = 0, "family"_a = "",
-           "dims"_a = std::vector<std::pair<std::string, std::int32_t>>{}, "symmetric"_a = false,
-           "names"_a = std::vector<std::string>{}, "faults"_a.none() = nb::none(),
-           "given_away"_a = false,
+           "forwarding"_a = "cut_through", "routing"_a = "spread", "reduce_bandwidth_Bps"_a = 0,
+           "family"_a = "", "dims"_a = std::vector<std::pair<std::string, std::int32_t>>{},
+           "symmetric"_a = false, "names"_a = std::vector<std::string>{},
+           "faults"_a.none() = nb::none(), "given_away"_a = false,
            R"(Check that the columns are consistent.
 
 With given_away=True, the links' columns are used without copying; do not write to them.)")
@@ -202,6 +217,13 @@ With given_away=True, the links' columns are used without copying; do not write 
       .def_prop_ro(
           "forwarding", [](const Topology& t) { return name_of(t.spec().forwarding); },
           "How switches forward data: \"cut_through\" or \"store_and_forward\".")
+      .def_prop_ro(
+          "routing",
+          [](const Topology& t) {
+            return std::string(kRoutings[at(static_cast<int>(t.spec().routing))]);
+          },
+          "Which of several equal paths through switches messages take: \"spread\" (all of them, "
+          "evenly), \"destination\" (one chosen by the destination) or \"first\".")
       .def_prop_ro(
           "reduce_bandwidth_Bps", [](const Topology& t) { return t.spec().reduce_bandwidth_Bps; },
           "Bytes per second that an NPU reduces; 0: reducing takes no time.")

@@ -137,7 +137,7 @@ class Search {
       for (const auto link : leaving ? topology_.out_links(node) : topology_.in_links(node)) {
         const NodeId other = leaving ? topology_.dst(link) : topology_.src(link);
         if (inside[at(other)] == inside[at(node)]) continue;
-        exits.add(topology_.bandwidth(link), topology_.latency(link), approaches_.around(link));
+        exits.add(topology_, link, approaches_.around(link));
       }
     }
     if (exits.links() == 0) name_the_unreachable(inside);
@@ -454,7 +454,7 @@ class Search {
       for (const NodeId node : block) {
         for (const auto link : topology_.out_links(node)) {
           if (inside[at(topology_.dst(link))]) continue;
-          exits.add(topology_.bandwidth(link), topology_.latency(link), approaches_.around(link));
+          exits.add(topology_, link, approaches_.around(link));
         }
       }
       std::int64_t npus = 0;

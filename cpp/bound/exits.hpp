@@ -22,13 +22,19 @@ inline Time sending_time(std::int64_t bytes, std::int64_t bandwidth) {
 // Links by bandwidth and latency: real networks have a handful of kinds.
 class Exits {
  public:
-  // A link; `around` is the least latency of its messages before and after it.
-  void add(std::int64_t bandwidth, Time latency, Time around) {
+  // A link of a network; `around` is the least latency of its messages before and after it.
+  void add(const Topology& topology, LinkId link, Time around) {
+    const auto bandwidth = topology.bandwidth(link);
+    const Time latency = topology.latency(link);
+    // Between switches, a chunk may divide over several links.
+    whole_ = whole_ && (topology.is_npu(topology.src(link)) || topology.is_npu(topology.dst(link)));
     ++links_;
     bandwidth_ += bandwidth;
     ++kinds_[{latency + around, latency, bandwidth}];
   }
   std::int64_t links() const { return links_; }
+  // Whether every chunk crosses one of the links as a whole.
+  bool whole_chunks() const { return whole_; }
   __int128 bandwidth_Bps() const { return bandwidth_; }
   void repeat(std::int64_t times) {
     for (auto& [kind, count] : kinds_) count *= times;
@@ -92,11 +98,13 @@ class Exits {
   std::map<Kind, std::int64_t> kinds_;  // how many of each
   std::int64_t links_ = 0;
   __int128 bandwidth_ = 0;
+  bool whole_ = true;
 };
 
 // The least time, at least `from`, in which whole chunks can cross: for up to 16 sizes, all chunks of at least
 // that size must fit.
 inline Time whole_chunks(const Crossing& crossing, const Exits& exits, LinkModel model, Time from) {
+  if (!exits.whole_chunks()) return from;
   const std::size_t stride = std::max<std::size_t>(crossing.chunks.size() / 16, 1);
   std::int64_t count = 0;
   std::size_t i = crossing.chunks.size();

@@ -18,7 +18,8 @@ namespace {
 constexpr double kBudget = 3e7;  // links visited (chosen)
 
 // Lower bounds of a chunk's time on every link. Through switches a chunk is serialized once, by the
-// slowest link; the first link and the last one are at most as slow.
+// slowest link; the first link and the last one are at most as slow. Between switches it may divide over several
+// links, so only its latency counts there.
 class Costs {
  public:
   explicit Costs(const Topology& topology)
@@ -31,8 +32,10 @@ class Costs {
     for (LinkId link = 0; link < topology_.links(); ++link) {
       const Time send = sending_time(bytes, topology_.bandwidth(link));
       const Time latency = topology_.latency(link);
-      first_[at(link)] = latency + (whole || topology_.is_npu(topology_.src(link)) ? send : 0);
-      last_[at(link)] = latency + (whole || topology_.is_npu(topology_.dst(link)) ? send : 0);
+      const bool leaves = topology_.is_npu(topology_.src(link));
+      const bool enters = topology_.is_npu(topology_.dst(link));
+      first_[at(link)] = latency + (leaves || (whole && enters) ? send : 0);
+      last_[at(link)] = latency + (enters || (whole && leaves) ? send : 0);
     }
   }
   std::span<const Time> first() const { return first_; }

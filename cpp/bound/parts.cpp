@@ -160,7 +160,7 @@ Exits Parts::exits(const Topology& topology, const Approaches& approaches, bool 
   for (LinkId link = 0; link < topology.links(); ++link) {
     const auto from = of[at(topology.src(link))], to = of[at(topology.dst(link))];
     if ((leaving ? from : to) >= 0 && from != to) {
-      result.add(topology.bandwidth(link), topology.latency(link), approaches.around(link));
+      result.add(topology, link, approaches.around(link));
     }
   }
   return result;

@@ -234,6 +234,9 @@ std::optional<simulation::MessageRoutes> ByOrbit::messages(const Program& progra
   const auto& s = program.spec();
   simulation::MessageRoutes own(program, schedule_->shared_topology(), {}, progress);
   const auto& routes = *own.routes;
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    if (routes.kind(r) != RouteKind::path) return std::nullopt;
+  }
 
   // Whether images of messages take the images of its links.
   const auto steps = group_->steps();

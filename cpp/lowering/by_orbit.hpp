@@ -35,7 +35,8 @@ class ByOrbit {
   // The steps of one rank of each orbit. Throws like lower().
   Program lower(std::int32_t window, const Progress& progress) const;
   // The links that its messages take, which are orbits of links; nullopt if the network does not route the images of a
-  // message over the images of its links, if two of them cross one link, or if a route passes through NPUs.
+  // message over the images of its links, if two of them cross one link, or if a route passes through NPUs
+  // or divides over several paths.
   std::optional<simulation::MessageRoutes> messages(const Program& program,
                                                     const Progress& progress) const;
   // Whether messages of several connections cross one link.

@@ -424,8 +424,7 @@ class Rank {
 void check(const Schedule& schedule) {
   const auto& routes = schedule.routes();
   for (const RouteId route : schedule.stored().lane_route) {
-    if (routes.kind(route) == RouteKind::path &&
-        schedule.topology().is_npu(routes.sources(route)[0]) &&
+    if (routes.unicast(route) && schedule.topology().is_npu(routes.sources(route)[0]) &&
         schedule.topology().is_npu(routes.destinations(route)[0])) {
       continue;
     }

@@ -53,21 +53,62 @@ ChannelRoutes::ChannelRoutes(const std::shared_ptr<const Topology>& topology,
   const Routes shortest = shortest_routes(topology, src, dst, progress);
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
-  const auto add = [&](std::span<const LinkId> path) {
+  std::vector<std::uint8_t> kinds;
+  const auto add = [&](std::span<const LinkId> path, RouteKind kind) {
+    kinds.push_back(static_cast<std::uint8_t>(kind));
     links.insert(links.end(), path.begin(), path.end());
     begin.push_back(static_cast<std::int64_t>(links.size()));
   };
   for (std::size_t i = 0; i < pairs_.size(); ++i) {
     first_.push_back(static_cast<RouteId>(begin.size()) - 1);
     const auto ways = channel_routes(*topology, src[i], dst[i]);
-    for (const auto& way : ways) add(way);
-    if (ways.empty()) add(shortest.links(static_cast<RouteId>(i)));
+    for (const auto& way : ways) add(way, RouteKind::path);
+    const auto usual = static_cast<RouteId>(i);
+    if (ways.empty()) add(shortest.links(usual), shortest.kind(usual));
   }
   first_.push_back(static_cast<RouteId>(begin.size()) - 1);
-  routes_ = std::make_shared<const Routes>(
-      topology,
-      std::vector<std::uint8_t>(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path)),
-      std::move(begin), std::move(links));
+  routes_ = std::make_shared<const Routes>(topology, std::move(kinds), std::move(begin),
+                                           std::move(links));
+}
+
+Routes message_routes(const Routes& routes, const Progress& progress) {
+  std::vector<std::uint64_t> pairs(at(routes.count()), 0), distinct;
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const NodeId src = routes.sources(r)[0], dst = routes.destinations(r)[0];
+    const bool ends = routes.topology().is_npu(src) && routes.topology().is_npu(dst);
+    if (!routes.unicast(r) || !ends) continue;
+    pairs[at(r)] = pair_key(src, dst);
+    distinct.push_back(pairs[at(r)]);
+  }
+  const ChannelRoutes usual(routes.shared_topology(), std::move(distinct), progress);
+  std::vector<std::uint8_t> kinds;
+  std::vector<std::int64_t> begin{0};
+  std::vector<LinkId> links;
+  for (RouteId r = 0; r < routes.count(); ++r) {
+    const Routes* table = &routes;
+    RouteId chosen = r;
+    if (pairs[at(r)] != 0) {  // no NPU sends to NPU 0 from itself
+      const auto mine = routes.links(r);
+      const auto [first, last] = usual.all(pairs[at(r)]);
+      chosen = first;
+      for (RouteId way = first; way < last; ++way) {
+        const auto theirs = usual.routes()->links(way);
+        if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) chosen = way;
+      }
+      table = usual.routes().get();
+    }
+    const auto taken = table->links(chosen);
+    links.insert(links.end(), taken.begin(), taken.end());
+    kinds.push_back(table->kinds()[at(chosen)]);
+    begin.push_back(static_cast<std::int64_t>(links.size()));
+  }
+  return Routes(routes.shared_topology(), std::move(kinds), std::move(begin), std::move(links));
+}
+
+std::pair<RouteId, RouteId> ChannelRoutes::all(std::uint64_t pair) const {
+  const auto found = std::lower_bound(pairs_.begin(), pairs_.end(), pair);
+  const auto i = at(found - pairs_.begin());
+  return {first_[i], first_[i + 1]};
 }
 
 RouteId ChannelRoutes::of(NodeId src, NodeId dst, std::int32_t channel) const {

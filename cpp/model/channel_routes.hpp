@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "model/routes.hpp"
@@ -23,6 +24,8 @@ class ChannelRoutes {
                 const Progress& progress);
 
   const std::shared_ptr<const Routes>& routes() const { return routes_; }
+  // The first of a pair's routes, and the one after its last.
+  std::pair<RouteId, RouteId> all(std::uint64_t pair) const;
   RouteId of(NodeId src, NodeId dst, std::int32_t channel) const;
 
  private:
@@ -30,5 +33,9 @@ class ChannelRoutes {
   std::vector<RouteId> first_;        // of each pair
   std::shared_ptr<const Routes> routes_;
 };
+
+// The same table with each route between two NPUs replaced by the one that their messages take. A route that channels
+// take stays, and so do trees.
+Routes message_routes(const Routes& routes, const Progress& progress);
 
 }  // namespace tacos

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "model/port_routes.hpp"
 #include "support/work.hpp"
 
 namespace tacos {
@@ -39,11 +41,20 @@ Routes::Routes(std::shared_ptr<const Topology> topology, Column<std::uint8_t> ki
   leaves_begin_.reserve(kinds_.size() + 1);
   leaves_begin_.push_back(0);
   for (RouteId r = 0; r < count(); ++r) {
-    if (kinds_[at(r)] > static_cast<std::uint8_t>(RouteKind::reduce))
+    if (kinds_[at(r)] > static_cast<std::uint8_t>(RouteKind::spread))
       refuse(r, "has no known kind");
     if (this->links(r).empty()) refuse(r, "has no link");
     check_latency(r);
-    kind(r) == RouteKind::path ? add_path(r) : add_tree(r);
+    switch (kind(r)) {
+      case RouteKind::path:
+        add_path(r);
+        break;
+      case RouteKind::spread:
+        add_spread(r);
+        break;
+      default:
+        add_tree(r);
+    }
     leaves_begin_.push_back(static_cast<std::int64_t>(leaves_.size()));
     for (const auto end : {sources(r), destinations(r)}) {
       for (const NodeId node : end) {
@@ -151,6 +162,69 @@ void Routes::add_tree(RouteId r) {
   legs_.push_back(1);
 }
 
+void Routes::add_spread(RouteId r) {
+  const auto all = links(r);
+  const NodeId source = topology_->src(all.front()), end = topology_->dst(all.back());
+  if (source == end) refuse(r, "ends where it begins, at " + topology_->name(source));
+  if (parts_.empty()) {
+    parts_.assign(links_.size(), 1);
+    paths_.assign(kinds_.size(), 1);
+  }
+  // Nodes by number, in order of their first link; and whether some link has left them.
+  std::unordered_map<NodeId, std::int32_t> number{{source, 0}};
+  std::vector<std::uint8_t> left{0};
+  std::vector<std::int64_t> before{1};  // paths from the source
+  std::unordered_set<LinkId> known;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const NodeId near = topology_->src(all[i]), far = topology_->dst(all[i]);
+    const auto from_node = number.find(near);
+    if (from_node == number.end()) {
+      refuse(r,
+             "is not connected: " + topology_->describe(all[i]) + " is not fed by an earlier link");
+    }
+    if (near != source && topology_->is_npu(near)) {
+      refuse(r,
+             "passes through " + topology_->name(near) + "; a spread route passes only switches");
+    }
+    if (!known.insert(all[i]).second) refuse(r, "lists " + topology_->describe(all[i]) + " twice");
+    const auto [to_node, added] = number.try_emplace(far, static_cast<std::int32_t>(before.size()));
+    const auto here = at(number.at(near)), there = at(to_node->second);
+    if (added) {
+      before.push_back(0);
+      left.push_back(0);
+    }
+    left[here] = 1;
+    if (left[there] != 0) {
+      refuse(r, "lists " + topology_->describe(all[i]) + " after links that it feeds");
+    }
+    before[there] += before[here];
+    if (before[there] > kMostPaths) {
+      refuse(r, "has more than " + std::to_string(kMostPaths) + " paths");
+    }
+    leg_[from(r) + i] = static_cast<std::int32_t>(here);
+    towards_root_[from(r) + i] = static_cast<std::int32_t>(there);
+  }
+  std::vector<std::int64_t> after(before.size(), 0);  // paths to the end
+  const auto last = at(number.at(end));
+  after[last] = 1;
+  if (left[last] != 0) refuse(r, "leaves its end, " + topology_->name(end));
+  paths_[at(r)] = static_cast<std::int32_t>(before[last]);
+  for (auto i = all.size(); i-- > 0;) {
+    const auto here = at(leg_[from(r) + i]), there = at(towards_root_[from(r) + i]);
+    if (after[there] == 0) {
+      refuse(r, "does not lead on from " + topology_->name(topology_->dst(all[i])) +
+                    " to its end, " + topology_->name(end));
+    }
+    after[here] += after[there];
+    // At most all paths, so it fits.
+    parts_[from(r) + i] = static_cast<std::int32_t>(before[here] * after[there]);
+  }
+  roots_.push_back(source);
+  leaves_.push_back(end);
+  leaf_links_.push_back(static_cast<std::int32_t>(all.size()) - 1);
+  legs_.push_back(1);
+}
+
 std::pair<std::size_t, std::size_t> Routes::leg_links(RouteId r, std::int32_t leg) const {
   if (legs(r) == 1) return {0, links(r).size()};
   const auto all = std::span(leg_).subspan(from(r), links(r).size());
@@ -170,6 +244,10 @@ void Routes::windows(RouteId r, std::int32_t leg, std::int64_t bytes,
            (whole ? transmission_time(bytes, topology_->bandwidth(link)) : 0);
   };
   const auto begin = out.size();
+  if (kind(r) == RouteKind::spread) {
+    spread_windows(r, bytes, out);
+    return;
+  }
   for (std::size_t i = first; i < last; ++i) {
     out.push_back({route[i], 0, topology_->busy_time(route[i], bytes)});
   }
@@ -185,11 +263,36 @@ void Routes::windows(RouteId r, std::int32_t leg, std::int64_t bytes,
   }
 }
 
+Time Routes::spread_windows(RouteId r, std::int64_t bytes, std::vector<Window>& out) const {
+  const auto route = links(r);
+  const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
+  std::vector<Time> head(route.size() + 1, 0), slowest(route.size() + 1, 0);  // per node
+  Time last = 0;
+  for (std::size_t i = 0; i < route.size(); ++i) {
+    const auto here = at(leg_[from(r) + i]), there = at(towards_root_[from(r) + i]);
+    const auto part = share(r, i).bytes(bytes);
+    const Time send = transmission_time(part, topology_->bandwidth(route[i]));
+    const Time slow = whole ? send : std::max(send, slowest[here]);
+    const Time reached = head[here] + topology_->latency(route[i]);
+    out.push_back({route[i], head[here], topology_->busy_time(route[i], part)});
+    head[there] = std::max(head[there], reached + (whole ? send : 0));
+    slowest[there] = std::max(slowest[there], slow);
+    if (topology_->dst(route[i]) == leaves_[at(leaves_begin_[at(r)])]) {
+      last = std::max(last, reached + slow);
+    }
+  }
+  return last;
+}
+
 Time Routes::leg_time(RouteId r, std::int32_t leg, std::int64_t bytes,
                       std::size_t destination) const {
   const auto route = links(r);
   const auto send = [&](LinkId l) { return transmission_time(bytes, topology_->bandwidth(l)); };
   const bool whole = topology_->spec().forwarding == Forwarding::store_and_forward;
+  if (kind(r) == RouteKind::spread) {
+    std::vector<Window> all;
+    return spread_windows(r, bytes, all);
+  }
   if (kind(r) == RouteKind::reduce) {
     // The tail leaves a link no earlier than the slowest transmission upstream of it allows.
     std::vector<Window> all;
@@ -247,7 +350,7 @@ namespace {
 // Finds the paths of shortest_routes, one source at a time.
 class Router {
  public:
-  explicit Router(const Topology& topology) : topology_(topology) {
+  explicit Router(const Topology& topology) : topology_(topology), ports_(topology) {
     by_dimension_ = !topology.spec().dims.empty();
     for (const auto& dimension : topology.spec().dims) {
       const auto& kind = dimension.kind;
@@ -256,6 +359,17 @@ class Router {
     }
   }
 
+  // Appends the route that a message takes; returns its kind.
+  RouteKind append_route(NodeId src, NodeId dst, std::vector<LinkId>& out) {
+    const auto before = out.size();
+    append_path(src, dst, out);
+    return ports_.replace(out, before);
+  }
+
+  // The number of links and nodes looked at since the last call.
+  std::size_t take_looked_at() { return std::exchange(looked_at_, 0); }
+
+ private:
   void append_path(NodeId src, NodeId dst, std::vector<LinkId>& out) {
     if (src != source_) list_neighbours(src);
     if (const LinkId direct = direct_[static_cast<std::size_t>(dst)]; direct >= 0) {
@@ -269,10 +383,6 @@ class Router {
     append_fewest_hops(src, dst, out);
   }
 
-  // The number of links and nodes looked at since the last call.
-  std::size_t take_looked_at() { return std::exchange(looked_at_, 0); }
-
- private:
   // One entry per node, so that a pair costs no search: pairs come by source.
   void list_neighbours(NodeId src) {
     direct_.resize(static_cast<std::size_t>(topology_.nodes()), -1);
@@ -368,6 +478,7 @@ class Router {
   }
 
   const Topology& topology_;
+  PortRoutes ports_;
   bool by_dimension_ = false;
   NodeId source_ = -1;
   std::vector<LinkId> direct_;  // of source_: the first link to each node, or -1
@@ -398,13 +509,14 @@ Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const
   Router router(*topology);
   std::vector<LinkId> found;
   std::vector<std::pair<std::size_t, std::size_t>> where(src.size());
+  std::vector<std::uint8_t> kinds(src.size());
   std::size_t done = 0, looked_at = 0;
   for (const std::size_t i : order) {
     if ((++done & 0xffff) == 0) {
       progress(static_cast<double>(done) / static_cast<double>(order.size()));
     }
     const auto begin = found.size();
-    router.append_path(src[i], dst[i], found);
+    kinds[i] = static_cast<std::uint8_t>(router.append_route(src[i], dst[i], found));
     looked_at += router.take_looked_at() + found.size() - begin + 1;
     if (looked_at > 0xffff || done == order.size()) {
       progress.spend(static_cast<double>(std::exchange(looked_at, 0)) * work::kStep);
@@ -420,7 +532,6 @@ Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const
                  found.begin() + static_cast<std::ptrdiff_t>(end));
     link_begin.push_back(static_cast<std::int64_t>(links.size()));
   }
-  std::vector<std::uint8_t> kinds(src.size(), static_cast<std::uint8_t>(RouteKind::path));
   return Routes(std::move(topology), std::move(kinds), std::move(link_begin), std::move(links));
 }
 

@@ -5,15 +5,19 @@
 //   multicast  a tree of links from one source to several destinations, branching only at switches
 //              that can multicast;
 //   reduce     a tree of links from several sources to one end, joining only at switches that can
-//              reduce.
+//              reduce;
+//   spread     all paths from a source to a destination over a set of links without cycles, through
+//              switches only. The chunk divides evenly over these paths, so a link carries the share
+//              of the bytes that its paths are of all paths.
 // Its ends are NPUs, or switches with a capability. A path is cut into legs wherever it passes a
 // node that takes in whole chunks: every intermediate NPU, and under store-and-forward every node.
 // A leg reserves all its links at once; between two legs the chunk waits in the node. A tree is one
-// leg.
+// leg, and so is a spread route.
 //
 // Within a leg that starts at time 0 the head of the chunk reaches a link at the link's offset: the
-// latencies before it (cut-through) or the whole arrival times before it (trees under
-// store-and-forward, where a joining switch waits for its last input).
+// latencies before it (cut-through) or the whole arrival times before it (trees and spread routes under
+// store-and-forward, where a joining switch waits for its last input). Where paths of a spread route meet,
+// the last head and the slowest transmission count.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +35,15 @@ namespace tacos {
 
 using RouteId = std::int32_t;
 
-enum class RouteKind : std::uint8_t { path, multicast, reduce };
+// The largest number of paths of a spread route; between ports with more, messages take the first (chosen).
+inline constexpr std::int64_t kMostPaths = 1 << 20;
+
+enum class RouteKind : std::uint8_t { path, multicast, reduce, spread };
 
 class Routes {
  public:
   // `link_begin` delimits each route's links in `links`. A path lists them from source to
-  // destination; a tree in any order in which a link comes after the links that feed it.
+  // destination; a tree or a spread route in any order in which a link comes after the links that feed it.
   Routes(std::shared_ptr<const Topology> topology, Column<std::uint8_t> kinds,
          Column<std::int64_t> link_begin, Column<LinkId> links);  // throws std::invalid_argument
 
@@ -50,6 +57,22 @@ class Routes {
     return ends(r, kind(r) != RouteKind::reduce);
   }
   std::int32_t legs(RouteId r) const { return legs_[at(r)]; }
+  // Whether a message between NPUs can take it: a path or a spread route.
+  bool unicast(RouteId r) const {
+    return kind(r) == RouteKind::path || kind(r) == RouteKind::spread;
+  }
+
+  // The share of a chunk that crosses link number `i` of a route, as `of` equal parts of which it gets `parts`.
+  struct Share {
+    std::int32_t parts, of;
+    std::int64_t bytes(std::int64_t whole) const {
+      if (parts == of) return whole;
+      return static_cast<std::int64_t>((static_cast<__int128>(whole) * parts + of - 1) / of);
+    }
+  };
+  Share share(RouteId r, std::size_t i) const {
+    return parts_.empty() ? Share{1, 1} : Share{parts_[from(r) + i], paths_[at(r)]};
+  }
 
   const Column<std::uint8_t>& kinds() const { return kinds_; }
   const Column<std::int64_t>& link_begin() const { return link_begin_; }
@@ -80,9 +103,12 @@ class Routes {
   std::pair<std::size_t, std::size_t> leg_links(RouteId r, std::int32_t leg) const;
   // The ends of r on its many side (a tree's leaves) or on its single side.
   std::span<const NodeId> ends(RouteId r, bool many) const;
+  // Appends the windows of a spread route; returns the time from its start to the arrival.
+  Time spread_windows(RouteId r, std::int64_t bytes, std::vector<Window>& out) const;
   void check_latency(RouteId r) const;
   void add_path(RouteId r);
   void add_tree(RouteId r);
+  void add_spread(RouteId r);
   [[noreturn]] void refuse(RouteId r, const std::string& why) const;
 
   std::shared_ptr<const Topology> topology_;
@@ -90,7 +116,8 @@ class Routes {
   Column<std::int64_t> link_begin_;
   Column<LinkId> links_;
   // Per link, positions counted from the route's first link: the leg it belongs to, and the link
-  // next to it on the side of the route's root (-1 at a leg's root).
+  // next to it on the side of the route's root (-1 at a leg's root). Of a spread route: the link's ends, as
+  // numbers of the route's nodes, of which the source is 0.
   std::vector<std::int32_t> leg_, towards_root_;
   // Per route: the single end (source of a path or multicast, end of a reduce), the number of legs,
   // and the other ends with the link that touches each.
@@ -99,11 +126,15 @@ class Routes {
   std::vector<std::int64_t> leaves_begin_;
   std::vector<NodeId> leaves_;
   std::vector<std::int32_t> leaf_links_;
+  // If there are spread routes, the paths over each link, and all paths of each route.
+  std::vector<std::int32_t> parts_, paths_;
 };
 
 // Default paths: the direct link if there is one, or the switch that both NPUs are connected to; on
 // products of rings, lines, cliques and switches dimension by dimension; otherwise the fewest hops with
 // the lowest link ids. Throws InfeasibleError naming the pair that is not connected.
+// Between the port at which such a path leaves an NPU and the port at which it enters another, switches route it
+// as the topology's routing says.
 Routes shortest_routes(std::shared_ptr<const Topology> topology, std::span<const NodeId> src,
                        std::span<const NodeId> dst, const Progress& progress);
 

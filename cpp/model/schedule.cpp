@@ -268,12 +268,14 @@ Schedule::LinkUse Schedule::link_use() const {
   const auto links = at(topology().links());
   LinkUse use{std::vector<std::int64_t>(links), std::vector<Time>(links)};
   for (std::int32_t lane = 0; lane < lanes(); ++lane) {
-    const auto route = routes_->links(transfers_.lane_route[at(lane)]);
+    const RouteId number = transfers_.lane_route[at(lane)];
+    const auto route = routes_->links(number);
     for (auto i = transfers_.lane_begin[at(lane)]; i < transfers_.lane_begin[at(lane) + 1]; ++i) {
-      const auto bytes = collective_->bytes(largest_image(transfers_.chunk[at(i)]));
-      for (const LinkId link : route) {
-        use.bytes[at(link)] += bytes;
-        use.busy[at(link)] += topology().busy_time(link, bytes);
+      const auto whole = collective_->bytes(largest_image(transfers_.chunk[at(i)]));
+      for (std::size_t step = 0; step < route.size(); ++step) {
+        const auto bytes = routes_->share(number, step).bytes(whole);
+        use.bytes[at(route[step])] += bytes;
+        use.busy[at(route[step])] += topology().busy_time(route[step], bytes);
       }
     }
   }

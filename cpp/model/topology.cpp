@@ -288,7 +288,7 @@ bool Topology::operator==(const Topology& other) const {
   return a.npus == b.npus && a.switch_capabilities == b.switch_capabilities &&
          a.link_src == b.link_src && a.link_dst == b.link_dst &&
          a.link_latency_ps == b.link_latency_ps && a.link_bandwidth_Bps == b.link_bandwidth_Bps &&
-         a.link_model == b.link_model && a.forwarding == b.forwarding &&
+         a.link_model == b.link_model && a.forwarding == b.forwarding && a.routing == b.routing &&
          a.reduce_bandwidth_Bps == b.reduce_bandwidth_Bps && a.family == b.family &&
          a.dims == b.dims && a.symmetric == b.symmetric && a.names == b.names &&
          (a.faults == nullptr) == (b.faults == nullptr) &&

@@ -34,6 +34,11 @@ using LinkId = std::int32_t;
 
 enum class LinkModel : std::uint8_t { pipelined, blocking };
 enum class Forwarding : std::uint8_t { cut_through, store_and_forward };
+// Which of several equal paths through switches a message takes; equal paths have the fewest hops, whatever their speed.
+//   spread        all of them: the message divides evenly
+//   destination   one that depends on the destination alone, as in the tables of InfiniBand switches
+//   first         the one with the lowest link ids
+enum class Routing : std::uint8_t { spread, destination, first };
 
 inline constexpr std::uint8_t kMulticast = 1;  // capability bits of a switch
 inline constexpr std::uint8_t kReduce = 2;
@@ -70,6 +75,7 @@ struct TopologySpec {
   Column<std::int64_t> link_bandwidth_Bps;
   LinkModel link_model = LinkModel::pipelined;
   Forwarding forwarding = Forwarding::cut_through;
+  Routing routing = Routing::spread;
   std::int64_t reduce_bandwidth_Bps = 0;  // 0: reducing is free
   std::string family;
   std::vector<Dimension> dims;

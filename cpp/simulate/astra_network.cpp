@@ -81,7 +81,14 @@ void Network::prepare(std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
     src.push_back(from);
     dst.push_back(to);
   }
-  routes_ = std::make_unique<Routes>(shortest_routes(topology_, src, dst, progress));
+  // ASTRA-sim sends a message over one path. Where messages divide, its destination chooses.
+  auto network = topology_;
+  if (network->spec().routing == Routing::spread) {
+    auto spec = network->spec();
+    spec.routing = Routing::destination;
+    network = std::make_shared<const Topology>(std::move(spec));
+  }
+  routes_ = std::make_unique<Routes>(shortest_routes(std::move(network), src, dst, progress));
   const auto npus = at(topology_->npus());
   if (npus <= kDenseNpus) {
     route_table_.assign(npus * npus, -1);

@@ -59,11 +59,13 @@ class Delays {
   }
 
   // How much longer than on an undisturbed link a leg that starts at `start` occupies the link; kNever if it never ends.
-  Time on_link(const What& what, const Routes::Window& window, Time start) const {
+  Time on_link(const Routes::Window& window, Time start) const {
     const auto found = options_.changes.find(window.link);
     if (found == options_.changes.end()) return 0;
     const Time begin = start + window.offset;
-    const Time work = transmission_time(what.bytes, routes_.topology().bandwidth(window.link));
+    const auto& topology = routes_.topology();
+    const bool blocking = topology.spec().link_model == LinkModel::blocking;
+    const Time work = window.busy - (blocking ? topology.latency(window.link) : 0);
     const auto end = finish(found->second, begin, work);
     return end ? *end - begin - work : kNever;
   }
@@ -73,14 +75,14 @@ class Delays {
                   Time start) const {
     Time longest = 0;
     if (routes_.kind(what.route()) != RouteKind::multicast) {
-      for (const auto& window : windows) longest = std::max(longest, on_link(what, window, start));
+      for (const auto& window : windows) longest = std::max(longest, on_link(window, start));
       return longest;
     }
     // A tree lists each link after the one that feeds it, so one backward pass follows the branch.
     NodeId node = routes_.destinations(what.route())[end];
     for (std::size_t i = windows.size(); i-- > 0;) {
       if (routes_.topology().dst(windows[i].link) != node) continue;
-      longest = std::max(longest, on_link(what, windows[i], start));
+      longest = std::max(longest, on_link(windows[i], start));
       node = routes_.topology().src(windows[i].link);
     }
     return longest;

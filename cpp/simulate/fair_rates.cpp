@@ -40,24 +40,26 @@ void FairShare::find_rates(Time now) {
 
 FairShare::Key FairShare::pour(LinkId id) {
   auto high = capacity_[at(id)], low = high;
-  auto open = others_.size();
-  std::uint64_t share = kOpen;
-  while (open > 0) {
+  auto count = others_.size();
+  std::uint64_t share = kOpen, open = 0;
+  for (const auto& other : others_) open += other.weight;
+  while (count > 0) {
     share = (high + open - 1) / open;
     if (share == 0 && capacity_[at(id)] > 0) share = 1;
-    const auto before = open;
-    looked_at_ += open;
-    for (std::size_t i = 0; i < open;) {
+    const auto before = count;
+    looked_at_ += count;
+    for (std::size_t i = 0; i < count;) {
       const auto& other = others_[i];
       if (std::tie(other.key.high, other.link) > std::tie(share, id)) {
         ++i;
         continue;
       }
-      high -= std::min(high, other.key.low);
-      low -= std::min(low, other.key.high);
-      std::swap(others_[i], others_[--open]);
+      high -= std::min(high, other.weight * other.key.low);
+      low -= std::min(low, other.weight * other.key.high);
+      open -= other.weight;
+      std::swap(others_[i], others_[--count]);
     }
-    if (open == before) break;
+    if (count == before) break;
   }
   return open == 0 ? Key{} : Key{share, low / open};
 }
@@ -73,6 +75,7 @@ void FairShare::find_goal(LinkId id) {
       const Key& key = keys_[at(link)];
       if (std::tie(key.high, link) < std::tie(least.key.high, least.link)) least = {key, link};
     }
+    least.weight = weight(use.index);
     others_.push_back(least);
     spent_ += way.size();
     looked_at_ += way.size();
@@ -148,7 +151,7 @@ bool FairShare::repair(Time now) {
         const bool changed = repaired_[at(last)].changed == repair_round_;
         more -= coarsely(changed ? paces_[at(last)].before.low : keys_[at(last)].low);
       }
-      for (const LinkId link : way_of(use.runner)) rooms_[at(link)].spare -= more;
+      spend(use.runner, more);
       if (by == last) continue;
       if (last != kNoLink) {
         advance(last, now);
@@ -178,9 +181,9 @@ std::uint64_t FairShare::share_of(LinkId id) {
   for (const auto& use : users_[at(id)]) {
     const Runner& runner = runners_[use.runner];
     if (runner.by == kNoLink || runner.by == id) {
-      others_.push_back({{}, std::numeric_limits<LinkId>::max()});
+      others_.push_back({{}, std::numeric_limits<LinkId>::max(), weight(use.index)});
     } else {
-      others_.push_back({keys_[at(runner.by)], runner.by});
+      others_.push_back({keys_[at(runner.by)], runner.by, weight(use.index)});
     }
   }
   return pour(id).high;
@@ -217,12 +220,14 @@ void FairShare::fix(LinkId id) {
       join(r, id);
     }
     std::int64_t least = 0;
+    auto index = runner.begin;
     for (const LinkId on : way_of(r)) {
       Room& room = rooms_[at(on)];
-      room.high -= key.low;
-      room.low -= key.high;
-      --room.open;
-      room.spare -= more;
+      const auto mine = weight(index++);
+      room.high -= mine * key.low;
+      room.low -= mine * key.high;
+      room.open -= mine;
+      room.spare -= static_cast<std::int64_t>(mine) * more;
       least |= room.spare;  // below zero if any is
     }
     if (least < 0) crowded_.push_back(r);
@@ -234,7 +239,7 @@ std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
   const auto& users = users_[at(id)];
   looked_at_ += users.size();
   if (chosen_.size() < users.size()) chosen_.resize(users.size());
-  auto high = capacity_[at(id)], low = high, open = std::uint64_t{users.size()};
+  auto high = capacity_[at(id)], low = high, open = std::uint64_t{0};
   std::size_t count = 0;
   for (const auto& use : users) {
     Runner& runner = runners_[use.runner];
@@ -242,9 +247,10 @@ std::span<const std::uint32_t> FairShare::open(LinkId id, std::uint64_t level) {
     const Key& key = keys_[at(has ? runner.by : 0)];
     const bool falls = has & (key.high >= level);
     const auto stays = static_cast<std::uint64_t>(has & !falls);
-    high -= (0 - stays) & key.low;
-    low -= (0 - stays) & key.high;
-    open -= stays;
+    const auto mine = weight(use.index);
+    high -= (0 - stays) & (mine * key.low);
+    low -= (0 - stays) & (mine * key.high);
+    open += (stays - 1) & mine;
     chosen_[count] = use.runner;
     count += static_cast<std::size_t>(falls);
     runner.by = falls ? without_rate(runner.by) : runner.by;
@@ -267,12 +273,22 @@ std::span<const std::uint32_t> FairShare::opened(LinkId id) {
   return std::span(chosen_).first(count);
 }
 
+std::int64_t FairShare::spend(std::uint32_t id, std::int64_t more) {
+  std::int64_t least = 0;
+  auto index = runners_[id].begin;
+  for (const LinkId on : way_of(id)) {
+    least |= rooms_[at(on)].spare -= static_cast<std::int64_t>(weight(index++)) * more;
+  }
+  return least;
+}
+
 bool FairShare::overloaded(LinkId id) const {
   if (rooms_[at(id)].spare >= 0) return false;
   Work sum = 0;
   looked_at_ += users_[at(id)].size();
   for (const auto& use : users_[at(id)]) {
-    sum += static_cast<Work>(keys_[at(runners_[use.runner].by)].low);
+    sum += static_cast<Work>(keys_[at(runners_[use.runner].by)].low) *
+           static_cast<Work>(weight(use.index));
   }
   return sum > static_cast<Work>(capacity_[at(id)]);
 }
@@ -419,9 +435,10 @@ FairShare::Key FairShare::kept_key(LinkId id) {
       const LinkId by = guess_[use.runner];
       const Key& key = keys_[at(by)];
       const auto mine = static_cast<std::uint64_t>(by == id);
-      own += mine;
-      high -= static_cast<Work>(key.low & (mine - 1));
-      low -= static_cast<Work>(key.high & (mine - 1));
+      const auto units = weight(use.index);
+      own += mine * units;
+      high -= static_cast<Work>(key.low & (mine - 1)) * static_cast<Work>(units);
+      low -= static_cast<Work>(key.high & (mine - 1)) * static_cast<Work>(units);
       most = std::max(most, key.high & (mine - 1));
     }
     if (own == 0) return high >= 0 ? Key{} : Key{0, 0};
@@ -492,10 +509,8 @@ bool FairShare::keep(Time now) {
     renew_end(id);
   }
   crowded_.clear();
-  const auto spend = [&](std::uint32_t r, std::int64_t more) {
-    std::int64_t least = 0;
-    for (const LinkId on : way_of(r)) least |= rooms_[at(on)].spare -= more;
-    if (least < 0) crowded_.push_back(r);
+  const auto spend_more = [&](std::uint32_t r, std::int64_t more) {
+    if (spend(r, more) < 0) crowded_.push_back(r);
   };
   for (const auto r : moved_) {
     if (seen_[r] == repair_round_) continue;
@@ -505,7 +520,7 @@ bool FairShare::keep(Time now) {
       more -= coarsely(paces_[at(last)].before.low);
       runners_[r].mark -= paces_[at(last)].work;
     }
-    spend(r, more);
+    spend_more(r, more);
     join(r, guess_[r]);
   }
   for (const auto& [id, last] : kept_) {
@@ -520,7 +535,7 @@ bool FairShare::keep(Time now) {
       count += static_cast<std::size_t>((guess_[use.runner] == id) &
                                         (seen_[use.runner] != repair_round_));
     }
-    for (std::size_t i = 0; i < count; ++i) spend(chosen_[i], more);
+    for (std::size_t i = 0; i < count; ++i) spend_more(chosen_[i], more);
   }
   // Links that do not take part may have been given too much, those with new messages or another capacity included.
   const auto first = touched_.size();

@@ -3,9 +3,18 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 #include <tuple>
 
 namespace tacos::simulation {
+
+namespace {
+
+constexpr std::uint64_t kMostUnits = 1 << 20;  // of a link that places share unevenly (chosen)
+constexpr auto kFastest = std::uint64_t{1}
+                          << 61;  // of units per second, so that capacities fit 64 bits
+
+}  // namespace
 
 Earliest::Earliest(std::size_t count) {
   do {
@@ -53,7 +62,7 @@ void Earliest::collect(std::vector<std::uint32_t>& out) {
 }
 
 FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
-                     std::vector<LinkId> links,
+                     std::vector<LinkId> links, std::vector<Routes::Share> shares,
                      const std::unordered_map<LinkId, std::vector<Change>>& changes)
     : begin_(std::move(begin)),
       links_(std::move(links)),
@@ -69,25 +78,31 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
       shared_ends_(0),
       run_ends_(at(topology.links())),
       paces_(at(topology.links())),
-      users_(at(topology.links())),
-      slot_(links_.size()) {
-  std::int64_t fastest = 1;
-  for (const LinkId link : links_) fastest = std::max(fastest, topology.bandwidth(link));
+      users_(at(topology.links())) {
+  if (!shares.empty()) weigh(topology, std::move(shares), changes);
+  slot_.resize(links_.size());
+  const auto whole = [&](LinkId link) { return units_.empty() ? 1 : units_[at(link)]; };
+  std::uint64_t fastest = 1;
+  for (const LinkId link : links_) {
+    fastest = std::max(fastest, static_cast<std::uint64_t>(topology.bandwidth(link)) * whole(link));
+  }
   // Rates stay below 2^62, and the work of 2^50 bytes below 2^120.
-  shift_ = std::min(30, 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(fastest))));
+  shift_ = std::min(30, 62 - static_cast<int>(std::bit_width(fastest)));
   const auto units = [&](LinkId link) {
-    return static_cast<std::uint64_t>(topology.bandwidth(link)) << shift_;
+    return (static_cast<std::uint64_t>(topology.bandwidth(link)) * whole(link)) << shift_;
   };
   // Rates of all places together stay below 2^61 coarse units.
-  coarse_ = static_cast<int>(std::bit_width(flows_.size())) + 1;
+  const auto heaviest = weights_.empty() ? 1U : *std::max_element(weights_.begin(), weights_.end());
+  coarse_ = static_cast<int>(std::bit_width(flows_.size()) + std::bit_width(heaviest));
   std::vector<std::uint32_t> places(at(topology.links()), 0);
   std::vector<std::uint8_t> through(at(topology.links()), 0);  // places with more links use it
   for (Place place = 0; place < flows_.size(); ++place) {
-    for (const LinkId link : links_of(place)) {
+    for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
+      const LinkId link = links_[i];
       capacity_[at(link)] = units(link);
       rooms_[at(link)].spare = static_cast<std::int64_t>(units(link) >> coarse_);
       ++places[at(link)];
-      if (links_of(place).size() > 1) through[at(link)] = 1;
+      if (links_of(place).size() > 1 || weight(i) > 1) through[at(link)] = 1;
     }
   }
   for (Place place = 0; place < flows_.size(); ++place) {
@@ -119,6 +134,67 @@ FairShare::FairShare(const Topology& topology, std::vector<std::uint32_t> begin,
   apply_changes(0);
 }
 
+void FairShare::weigh(const Topology& topology, std::vector<Routes::Share> shares,
+                      const std::unordered_map<LinkId, std::vector<Change>>& changes) {
+  struct Entry {
+    Place place;
+    std::int32_t parts, of;
+    auto operator<=>(const Entry&) const = default;
+  };
+  std::vector<std::vector<Entry>> entries(at(topology.links()));
+  for (Place place = 0; place < flows_.size(); ++place) {
+    for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
+      const auto divisor = std::gcd(shares[i].parts, shares[i].of);
+      shares[i] = {shares[i].parts / divisor, shares[i].of / divisor};
+      entries[at(links_[i])].push_back({place, shares[i].parts, shares[i].of});
+    }
+  }
+  // Of links with the same entries, the slowest.
+  std::vector<LinkId> used;
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    if (!entries[at(link)].empty() && !changes.contains(link)) used.push_back(link);
+  }
+  std::sort(used.begin(), used.end(), [&](LinkId a, LinkId b) {
+    const auto& mine = entries[at(a)];
+    const auto& other = entries[at(b)];
+    if (mine != other) return mine < other;
+    return std::pair(topology.bandwidth(a), a) < std::pair(topology.bandwidth(b), b);
+  });
+  std::vector<std::uint8_t> left_out(entries.size(), 0);
+  for (std::size_t i = 1; i < used.size(); ++i) {
+    left_out[at(used[i])] = entries[at(used[i])] == entries[at(used[i - 1])] ? 1 : 0;
+  }
+  units_.assign(entries.size(), 1);
+  for (LinkId link = 0; link < topology.links(); ++link) {
+    // Shares without a small common unit are rounded to a fine one.
+    const auto most =
+        std::min(kMostUnits, kFastest / static_cast<std::uint64_t>(topology.bandwidth(link)));
+    auto& units = units_[at(link)];
+    for (const auto& entry : entries[at(link)]) {
+      units = std::lcm(units, static_cast<std::uint64_t>(entry.of));
+      if (units <= most) continue;
+      units = most;
+      break;
+    }
+  }
+  std::vector<std::uint32_t> begin{0};
+  std::size_t kept = 0;
+  for (Place place = 0; place < flows_.size(); ++place) {
+    for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
+      const LinkId link = links_[i];
+      if (left_out[at(link)] != 0) continue;
+      const auto units = units_[at(link)] * static_cast<std::uint64_t>(shares[i].parts);
+      const auto of = static_cast<std::uint64_t>(shares[i].of);
+      links_[kept++] = link;
+      weights_.push_back(
+          static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (units + of / 2) / of)));
+    }
+    begin.push_back(static_cast<std::uint32_t>(kept));
+  }
+  links_.resize(kept);
+  begin_ = std::move(begin);
+}
+
 FairShare::Work FairShare::work_of(std::int64_t bytes) const {
   return static_cast<Work>(bytes) * kPicosecondsPerSecond << shift_;
 }
@@ -131,6 +207,14 @@ Time FairShare::end_of(Time now, Work work, std::uint64_t rate) {
                          : (whole + rate - 1) / rate;
   if (takes > static_cast<unsigned __int128>(kLongestSchedule)) return kNever;
   return now + static_cast<Time>(takes);
+}
+
+std::uint64_t FairShare::rate_alone(Place place) const {
+  auto rate = std::numeric_limits<std::uint64_t>::max();
+  for (auto i = begin_[place]; i < begin_[place + 1]; ++i) {
+    rate = std::min(rate, (capacity_[at(links_[i])] + weight(i) - 1) / weight(i));
+  }
+  return rate;
 }
 
 void FairShare::start(Place place, std::int64_t bytes, Time now) {
@@ -151,10 +235,7 @@ void FairShare::start(Place place, std::int64_t bytes, Time now) {
   if (flow.kind == Kind::alone) {
     flow.left = work_of(bytes);
     flow.since = now;
-    flow.rate = std::numeric_limits<std::uint64_t>::max();
-    for (const LinkId link : links_of(place)) {
-      flow.rate = std::min(flow.rate, capacity_[at(link)]);
-    }
+    flow.rate = rate_alone(place);
     flow.state = State::running;
     ends_.set(place, end_of(now, flow.left, flow.rate));
     return;
@@ -276,7 +357,7 @@ void FairShare::unlist(Place place) {
     users[slot_[i]] = users.back();
     slot_[users.back().index] = slot_[i];
     users.pop_back();
-    rooms_[at(links_[i])].spare += less;
+    rooms_[at(links_[i])].spare += static_cast<std::int64_t>(weight(i)) * less;
     if (state_[at(links_[i])].fixes)
       touch(links_[i]);  // another link has capacity to spare, now even more
   }
@@ -320,11 +401,7 @@ void FairShare::apply_changes(Time now) {
       shared.stale = true;
     } else if (const Place place = alone_[at(shift.link)]; place != kNone) {
       if (flows_[place].state != State::running) continue;
-      auto rate = std::numeric_limits<std::uint64_t>::max();
-      for (const LinkId other : links_of(place)) {
-        rate = std::min(rate, capacity_[at(other)]);
-      }
-      set_rate(place, rate, now);
+      set_rate(place, rate_alone(place), now);
     } else {
       touch(shift.link);
     }

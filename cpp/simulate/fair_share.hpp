@@ -40,6 +40,11 @@
 //   single  one link, which belongs only to places of one link: all messages of the link have one
 //           rate, so a virtual time orders their ends, and an event costs O(log n) of n messages;
 //   mixed   everything else: progressive filling over the connected places.
+//
+// A place may take only a share of a message's rate on a link, where messages divide over several paths. Each link counts in
+// the smallest unit of which all its shares are multiples: its capacity is in these units, a place takes as many as its
+// weight, and a key still is the rate of whole messages. Links with the same places and shares, such as the uplinks of a
+// leaf, fix the same rates, so only the slowest of them takes part.
 #pragma once
 
 #include <array>
@@ -51,7 +56,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/topology.hpp"
+#include "model/routes.hpp"
 #include "simulate/speeds.hpp"
 #include "support/index.hpp"
 
@@ -89,9 +94,10 @@ class FairShare {
  public:
   using Place = std::uint32_t;
 
-  // Place p uses links[begin[p]] to links[begin[p + 1] - 1], none twice. `changes` are the links
-  // that are slow at times.
+  // Place p uses links[begin[p]] to links[begin[p + 1] - 1], none twice, and of each the share; no shares: all are
+  // whole. `changes` are the links that are slow at times.
   FairShare(const Topology& topology, std::vector<std::uint32_t> begin, std::vector<LinkId> links,
+            std::vector<Routes::Share> shares,
             const std::unordered_map<LinkId, std::vector<Change>>& changes);
 
   // Begins a message of at least one byte over a place that carries none.
@@ -191,6 +197,7 @@ class FairShare {
   Work work_of(std::int64_t bytes) const;
   // When `work` units at `rate` are done, rounded up.
   static Time end_of(Time now, Work work, std::uint64_t rate);
+  std::uint64_t rate_alone(Place place) const;
   void set_rate(Place place, std::uint64_t rate, Time now);
   // Brings a link's work up to date.
   void advance(LinkId id, Time now) { advance(paces_[at(id)], keys_[at(id)], now); }
@@ -205,6 +212,11 @@ class FairShare {
   void renew_end(LinkId id);
   void renew_ends();
   void settle_shared(std::uint32_t id, Time now);
+  // Leaves out links that cannot limit any place more than another link does, and finds the units of the rest.
+  void weigh(const Topology& topology, std::vector<Routes::Share> shares,
+             const std::unordered_map<LinkId, std::vector<Change>>& changes);
+  // How many of its link's units the place at this index of links_ takes.
+  std::uint64_t weight(std::uint32_t index) const { return weights_.empty() ? 1 : weights_[index]; }
   void list(Place place);
   void unlist(Place place);
   void touch(LinkId link);
@@ -220,6 +232,8 @@ class FairShare {
   // return a part of `chosen_`.
   std::span<const std::uint32_t> open(LinkId id, std::uint64_t level);
   std::span<const std::uint32_t> opened(LinkId id);
+  // Takes this more, in coarse units, from what the links of a message have to spare; below zero if one has too little.
+  std::int64_t spend(std::uint32_t id, std::int64_t more);
   // Whether the messages of a link have been given more than it has.
   bool overloaded(LinkId id) const;
   // Gives all messages of the mixed kind their rates after what has happened to the touched links.
@@ -251,6 +265,8 @@ class FairShare {
 
   std::vector<std::uint32_t> begin_;
   std::vector<LinkId> links_;
+  std::vector<std::uint32_t> weights_;  // per entry of links_, if some are not 1
+  std::vector<std::uint64_t> units_;  // per link: the units that make up a whole message; empty: 1
   int shift_ = 0;
   std::vector<Flow> flows_;
   std::vector<std::uint64_t> capacity_;  // per link
@@ -291,6 +307,7 @@ class FairShare {
   struct Other {
     Key key;
     LinkId link = 0;
+    std::uint64_t weight = 1;
   };
   std::vector<Other> others_;
   std::vector<std::pair<LinkId, Key>> kept_;  // the keys before the repair

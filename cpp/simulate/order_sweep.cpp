@@ -160,7 +160,7 @@ class OrderSweep {
     const auto crossing = crossings_.of(
         lane.leg, bytes, [&] { return std::pair(static_cast<RouteId>(row.lane), 0u); });
     const Delays::What what{row.lane, row.transfer, bytes};
-    const auto start = take_links(crossing.windows, what, ready, own);
+    const auto start = take_links(crossing.windows, ready, own);
     if (!start) return false;
     if (lane.reads) {
       for (const NodeId node : lane.sources) known_[cells_(row.chunk, node)].happened(*start);
@@ -190,8 +190,7 @@ class OrderSweep {
   }
 
   // When a transfer starts that is ready at `ready`; its links are then taken. Nothing if the run fails, or if links have to choose.
-  std::optional<Time> take_links(std::span<const Routes::Window> windows, const Delays::What& what,
-                                 Time ready, Time own) {
+  std::optional<Time> take_links(std::span<const Routes::Window> windows, Time ready, Time own) {
     const bool exact = options_.timing == Timing::schedule;
     Time start = exact ? own : ready;
     if (ready > start) return std::nullopt;
@@ -210,7 +209,7 @@ class OrderSweep {
     for (const auto& window : windows) {
       Time busy = window.busy;
       if (delays_.slow_links()) {
-        const Time delay = delays_.on_link(what, window, start);
+        const Time delay = delays_.on_link(window, start);
         if (delay == kNever) return std::nullopt;
         busy += delay;
       }

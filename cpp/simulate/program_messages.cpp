@@ -183,7 +183,9 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
   const ChannelRoutes defaults(topology, std::move(pairs), progress);
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
-  const auto add = [&](std::span<const LinkId> path) {
+  std::vector<std::uint8_t> kinds;
+  const auto add = [&](std::span<const LinkId> path, RouteKind kind) {
+    kinds.push_back(static_cast<std::uint8_t>(kind));
     links.insert(links.end(), path.begin(), path.end());
     begin.push_back(static_cast<std::int64_t>(links.size()));
   };
@@ -202,18 +204,16 @@ MessageRoutes::MessageRoutes(const Program& program, std::shared_ptr<const Topol
       if (added) known.emplace(found, mine.second, last_id);
       const auto given = own_route(options, t);
       if (added && !given.empty() && s.thread_rank[at(t)] == src && ends_at(network, given, dst)) {
-        add(given);
+        add(given, RouteKind::path);
       } else if (added) {
-        add(defaults.routes()->links(defaults.of(src, dst, s.thread_channel[at(t)])));
+        const RouteId usual = defaults.of(src, dst, s.thread_channel[at(t)]);
+        add(defaults.routes()->links(usual), defaults.routes()->kind(usual));
       }
     }
     connection[at(step)] = last_id;
   });
   check_given(program, network, options);
-  const auto count = begin.size() - 1;
-  routes.emplace(std::move(topology),
-                 std::vector<std::uint8_t>(count, static_cast<std::uint8_t>(RouteKind::path)),
-                 std::move(begin), std::move(links));
+  routes.emplace(std::move(topology), std::move(kinds), std::move(begin), std::move(links));
 }
 
 }  // namespace tacos::simulation

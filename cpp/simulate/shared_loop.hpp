@@ -9,7 +9,7 @@
 //
 // A tree is one leg: it sends over all its links at one rate, and arrives at each destination after
 // that destination's own latency. Under store-and-forward, where a tree repeats the transmission at
-// every switch, these repetitions count as latency.
+// every switch, these repetitions count as latency. So does a spread route, whose links take their shares of the rate.
 //
 // The user is a class with these members. Submit is a callable `submit(item, time)`: the message may
 // start at that time, which may be in the future.
@@ -111,6 +111,7 @@ class SharedLoop {
     std::vector<std::uint32_t> connection;   // per place
     std::vector<std::uint32_t> link_begin;   // per place
     std::vector<LinkId> links;
+    std::vector<Routes::Share> shares;         // per link, if any route is spread
     std::vector<std::uint32_t> latency_begin;  // per place
     std::vector<Time> latency;                 // per end of a place
     // Per place: how long it stays occupied after the last byte.
@@ -120,6 +121,8 @@ class SharedLoop {
     Layout l;
     const auto& topology = routes.topology();
     const bool blocking = topology.spec().link_model == LinkModel::blocking;
+    const bool spread = std::any_of(connections.begin(), connections.end(),
+                                    [&](RouteId r) { return routes.kind(r) == RouteKind::spread; });
     std::vector<Routes::Window> windows;
     l.route.assign(connections.begin(), connections.end());
     l.link_begin.push_back(0);
@@ -132,6 +135,8 @@ class SharedLoop {
         routes.windows(r, leg, 0, windows);
         Time hold = 0;
         for (const auto& window : windows) {
+          // A spread route is one leg, whose windows are in the order of its links.
+          if (spread) l.shares.push_back(routes.share(r, at(&window - windows.data())));
           l.links.push_back(window.link);
           if (blocking) hold = std::max(hold, topology.latency(window.link));
         }
@@ -158,9 +163,10 @@ class SharedLoop {
         options_(options),
         progress_(progress),
         layout_(std::move(layout)),
-        shares_(routes.topology(), layout_.link_begin, layout_.links, changes),
+        shares_(routes.topology(), layout_.link_begin, layout_.links, layout_.shares, changes),
         crossings_(routes, options.items),
         stored_(routes.topology().spec().forwarding == Forwarding::store_and_forward),
+        blocking_(routes.topology().spec().link_model == LinkModel::blocking),
         current_(layout_.connection.size(), kNone),
         began_(layout_.connection.size(), 0),
         bytes_(layout_.connection.size(), 0),
@@ -318,8 +324,8 @@ class SharedLoop {
     Time slowest = 0;
     for (const auto& window : found.windows) {
       if (!tree) break;
-      const auto rate = routes_.topology().bandwidth(window.link);
-      slowest = std::max(slowest, transmission_time(bytes, rate));
+      const auto latency = blocking_ ? routes_.topology().latency(window.link) : 0;
+      slowest = std::max(slowest, window.busy - latency);
     }
     const auto* latency = &layout_.latency[layout_.latency_begin[place]];
     const auto ends = layout_.latency_begin[place + 1] - layout_.latency_begin[place];
@@ -350,7 +356,7 @@ class SharedLoop {
   const Layout layout_;
   FairShare shares_;
   Crossings crossings_;
-  const bool stored_;
+  const bool stored_, blocking_;
   service::Agenda agenda_;
   service::Agenda::Moment moment_;
   Time now_ = 0;

@@ -173,7 +173,7 @@ class Replay : public Replayed {
 
   // How much longer than on an undisturbed link the chunk occupies the link.
   Time delay(Item item, const Window& window, Time start) const {
-    const Time found = delays_.on_link(what(item), window, start);
+    const Time found = delays_.on_link(window, start);
     if (found == kNever) refuse_link(item, window.link, options_.changes.at(window.link));
     return found;
   }

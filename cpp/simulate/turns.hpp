@@ -236,7 +236,7 @@ class Turns {
   void number_accesses() {
     const auto& routes = schedule_.routes();
     for (std::int32_t lane = 0; lane < schedule_.lanes(); ++lane) {
-      trees_ = trees_ || routes.kind(schedule_.stored().lane_route[at(lane)]) != RouteKind::path;
+      trees_ = trees_ || !routes.unicast(schedule_.stored().lane_route[at(lane)]);
     }
     if (!trees_) return;
     std::size_t accesses = 0;

@@ -106,7 +106,7 @@ class OrderedTransfers {
     std::map<std::pair<RouteId, std::int64_t>, std::size_t> shapes;  // by route and bytes
     for (std::int32_t lane = 0; lane < schedule_.lanes(); ++lane) {
       const RouteId route = t.lane_route[at(lane)];
-      if (routes.kind(route) != RouteKind::path || routes.legs(route) != 1)
+      if (!routes.unicast(route) || routes.legs(route) != 1)
         throw InfeasibleError("only schedules over paths of one leg can be justified");
       for (auto i = t.lane_begin[at(lane)]; i < t.lane_begin[at(lane) + 1]; ++i) {
         const auto bytes = schedule_.collective().bytes(t.chunk[at(i)]);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "graph/best_first.hpp"
+#include "model/port_routes.hpp"
 #include "support/index.hpp"
 #include "support/work.hpp"
 
@@ -82,7 +83,13 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
                         const Progress& progress) {
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
+  std::vector<std::uint8_t> kinds;
   Quickest quickest(*topology, typical_bytes);
+  PortRoutes ports(*topology);
+  const auto end_route = [&](RouteKind kind) {
+    kinds.push_back(static_cast<std::uint8_t>(kind));
+    begin.push_back(static_cast<std::int64_t>(links.size()));
+  };
   std::vector<Time> direct(at(topology->npus()), std::numeric_limits<Time>::max());
   for (NodeId npu = 0; npu < topology->npus(); ++npu) {
     if (progress) progress(0.0);
@@ -91,15 +98,16 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
       const NodeId next = topology->dst(link);
       if (!topology->is_npu(next)) continue;
       links.push_back(link);
-      begin.push_back(static_cast<std::int64_t>(links.size()));
+      end_route(RouteKind::path);
       const Time time =
           topology->latency(link) + transmission_time(typical_bytes, topology->bandwidth(link));
       direct[at(next)] = std::min(direct[at(next)], time);
     }
     quickest.from(npu, [&](NodeId to, Time time, const std::vector<LinkId>& path) {
       if (time / 2 > direct[at(to)]) return;  // a direct link is more than twice as fast
+      const auto first = links.size();
       links.insert(links.end(), path.begin(), path.end());
-      begin.push_back(static_cast<std::int64_t>(links.size()));
+      end_route(ports.replace(links, first));
     });
     for (const LinkId link : topology->out_links(npu)) {
       if (topology->is_npu(topology->dst(link))) {
@@ -107,7 +115,6 @@ Routes neighbour_routes(std::shared_ptr<const Topology> topology, std::int64_t t
       }
     }
   }
-  std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
   return Routes(std::move(topology), std::move(kinds), std::move(begin), std::move(links));
 }
 

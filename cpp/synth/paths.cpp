@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "graph/best_first.hpp"
+#include "model/port_routes.hpp"
 #include "support/index.hpp"
 #include "support/work.hpp"
 #include "synth/matching.hpp"
@@ -309,8 +310,7 @@ class Table {
       begin.push_back(route.size());
     }
     progress.spend(static_cast<double>(route.size() - spent) * work::kTransfer);
-    std::vector<std::uint8_t> kinds(begin_.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
-    Routes routes(topology_, std::move(kinds), std::move(begin_), std::move(links_));
+    Routes routes(topology_, std::move(kinds_), std::move(begin_), std::move(links_));
     auto remaining = times_left(routes, begin, route);
     for (ChunkId chunk = 0; chunk < collective_.chunks(); ++chunk) {
       if (progress && chunk % 0x1000 == 0) progress(0.0);
@@ -326,7 +326,9 @@ class Table {
                       : ids_.try_emplace(std::vector(links.begin(), links.end()), -1).first->second;
     if (id < 0) {
       id = static_cast<RouteId>(begin_.size() - 1);
+      const auto first = links_.size();
       links_.insert(links_.end(), links.begin(), links.end());
+      kinds_.push_back(static_cast<std::uint8_t>(ports_.replace(links_, first)));
       begin_.push_back(static_cast<std::int64_t>(links_.size()));
     }
     return id;
@@ -371,6 +373,8 @@ class Table {
   std::map<std::vector<LinkId>, RouteId> ids_;  // of longer routes
   std::vector<std::int64_t> begin_{0};
   std::vector<LinkId> links_;
+  std::vector<std::uint8_t> kinds_;
+  PortRoutes ports_{*topology_};
 };
 
 }  // namespace

@@ -32,22 +32,25 @@ Routes hops_of(const Schedule& schedule, const Progress& progress) {
   std::map<std::vector<LinkId>, bool> seen;
   std::vector<std::int64_t> begin{0};
   std::vector<LinkId> links;
-  const auto add = [&](std::span<const LinkId> path, bool always) {
+  std::vector<std::uint8_t> kinds;
+  const auto add = [&](const Routes& from, RouteId r, bool always) {
+    const auto path = from.links(r);
     const bool fresh = seen.emplace(std::vector(path.begin(), path.end()), true).second;
     if (!fresh && !always) return;
+    kinds.push_back(from.kinds()[at(r)]);
     links.insert(links.end(), path.begin(), path.end());
     begin.push_back(static_cast<std::int64_t>(links.size()));
   };
   for (RouteId r = 0; r < schedule.routes().count(); ++r) {
-    if (schedule.routes().kind(r) != RouteKind::path || schedule.routes().legs(r) != 1) {
-      throw InfeasibleError("only schedules over paths of one leg can be refined");
+    if (!schedule.routes().unicast(r) || schedule.routes().legs(r) != 1) {
+      throw InfeasibleError(
+          "only schedules over routes of one leg between two NPUs can be refined");
     }
-    add(schedule.routes().links(r), true);
+    add(schedule.routes(), r, true);
   }
   for (RouteId r = 0; r < near.count(); ++r) {
-    if (near.legs(r) == 1) add(near.links(r), false);
+    if (near.legs(r) == 1) add(near, r, false);
   }
-  std::vector<std::uint8_t> kinds(begin.size() - 1, static_cast<std::uint8_t>(RouteKind::path));
   return Routes(schedule.shared_topology(), std::move(kinds), std::move(begin), std::move(links));
 }
 

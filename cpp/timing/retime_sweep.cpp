@@ -26,7 +26,7 @@ class List {
        std::optional<std::span<const std::uint32_t>> rows, const Progress& progress)
       : collective_(collective), routes_(routes), order_(order), rows_(rows) {
     for (RouteId r = 0; r < routes.count(); ++r) {
-      paths_ = paths_ && routes.kind(r) == RouteKind::path;
+      paths_ = paths_ && routes.unicast(r);
     }
     lanes_.resize(at(routes.count()) * 4);
     ends_.assign(at(collective.chunks()), 0);
@@ -120,7 +120,7 @@ class List {
   const Routes& routes_;
   const Order& order_;
   const std::optional<std::span<const std::uint32_t>> rows_;
-  bool paths_ = true;  // whether all routes are paths
+  bool paths_ = true;  // whether no route is a tree
   bool sums_ = false;
   std::vector<Lane> lanes_;  // by route, op and reads
   std::vector<std::uint32_t> ends_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -25,10 +26,35 @@ struct Walk {
   std::vector<NodeId> sources, destinations;
   std::vector<std::int32_t> last_crossing;  // to each destination
   std::int32_t legs = 1;
+  // Of a spread route: the paths over each crossing, and all of them.
+  std::vector<std::int64_t> paths;
+  std::int64_t all_paths = 1;
+
+  // The bytes of a chunk that pass a crossing.
+  std::int64_t bytes(std::size_t crossing, std::int64_t size) const {
+    if (paths.empty()) return size;
+    const auto over = static_cast<__int128>(size) * paths[crossing];
+    return static_cast<std::int64_t>(over / all_paths + (over % all_paths > 0 ? 1 : 0));
+  }
 };
 
+// Counts the paths of a spread route, from its source forwards and from its destination backwards.
+inline void count_paths(const Topology& topology, const std::vector<LinkId>& links, Walk& walk) {
+  std::map<NodeId, std::int64_t> to, from;
+  to[topology.src(links.front())] = 1;
+  for (const LinkId link : links) to[topology.dst(link)] += to[topology.src(link)];
+  from[topology.dst(links.back())] = 1;
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    from[topology.src(*link)] += from[topology.dst(*link)];
+  }
+  for (const LinkId link : links) {
+    walk.paths.push_back(to[topology.src(link)] * from[topology.dst(link)]);
+  }
+  walk.all_paths = to[topology.dst(links.back())];
+}
+
 inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
-  Walk result{routes.kind(r), {}, {}, {}, {}, 1};
+  Walk result{routes.kind(r), {}, {}, {}, {}, 1, {}, 1};
   const auto links = routes.links(r);
   const bool whole_chunks = topology.spec().forwarding == Forwarding::store_and_forward;
   std::set<NodeId> left, entered;
@@ -52,6 +78,13 @@ inline Walk walk(const Topology& topology, const Routes& routes, RouteId r) {
     result.sources = {topology.src(links.front())};
     result.destinations = {topology.dst(links.back())};
     result.last_crossing = {static_cast<std::int32_t>(links.size()) - 1};
+    return result;
+  }
+  if (result.kind == RouteKind::spread) {
+    result.sources = {topology.src(links.front())};
+    result.destinations = {topology.dst(links.back())};
+    result.last_crossing = {static_cast<std::int32_t>(links.size()) - 1};
+    count_paths(topology, {links.begin(), links.end()}, result);
     return result;
   }
   for (std::size_t i = 0; i < links.size(); ++i) {
@@ -110,13 +143,13 @@ struct RouteTimes {
     leg_end.assign(at(route.legs), 0);
     for (std::size_t i = 0; i < count; ++i) {
       const LinkId link = route.crossings[i].link;
-      const Time send = transmission_time(size, topology.bandwidth(link));
+      const Time send = transmission_time(route.bytes(i, size), topology.bandwidth(link));
       Time slow = send;
       const auto follow = [&](std::size_t before) {
         enter[i] = std::max(enter[i], head[before] + (whole_chunks ? slowest[before] : 0));
         if (!whole_chunks) slow = std::max(slow, slowest[before]);
       };
-      if (route.kind == RouteKind::reduce) {
+      if (route.kind == RouteKind::reduce || route.kind == RouteKind::spread) {
         for (std::size_t j = 0; j < i; ++j) {
           if (topology.dst(route.crossings[j].link) == topology.src(link)) follow(j);
         }
@@ -126,14 +159,17 @@ struct RouteTimes {
       head[i] = enter[i] + topology.latency(link);
       slowest[i] = slow;
       busy[i] = send + (blocking ? topology.latency(link) : 0);
+      // Only what arrives at the end counts, which may be more than the last link of a spread route.
+      if (route.kind == RouteKind::spread && topology.dst(link) != route.destinations[0]) continue;
       Time& end = leg_end[at(route.crossings[i].leg)];
       end = std::max(end, head[i] + slow);
     }
     arrive.clear();
     for (const auto last : route.last_crossing)
       arrive.push_back(head[at(last)] + slowest[at(last)]);
-    // Several inputs may join at the very end of a reduce.
-    if (route.kind == RouteKind::reduce) arrive.assign(1, leg_end[0]);
+    // Several inputs may join at the very end.
+    if (route.kind == RouteKind::reduce || route.kind == RouteKind::spread)
+      arrive.assign(1, leg_end[0]);
   }
 };
 

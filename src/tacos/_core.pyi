@@ -167,7 +167,7 @@ class Topology:
     They are immutable; the columns are read-only NumPy arrays with one entry per link or switch.
     """
 
-    def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = [], faults: Faults | None = None, given_away: bool = False) -> None:
+    def __init__(self, *, npus: int, switch_capabilities: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], link_latency_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_bandwidth_Bps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], link_model: str = 'pipelined', forwarding: str = 'cut_through', routing: str = 'spread', reduce_bandwidth_Bps: int = 0, family: str = '', dims: Sequence[tuple[str, int]] = [], symmetric: bool = False, names: Sequence[str] = [], faults: Faults | None = None, given_away: bool = False) -> None:
         """
         Check that the columns are consistent.
 
@@ -217,6 +217,12 @@ class Topology:
     @property
     def forwarding(self) -> str:
         """How switches forward data: "cut_through" or "store_and_forward"."""
+
+    @property
+    def routing(self) -> str:
+        """
+        Which of several equal paths through switches messages take: "spread" (all of them, evenly), "destination" (one chosen by the destination) or "first".
+        """
 
     @property
     def reduce_bandwidth_Bps(self) -> int:
@@ -429,7 +435,7 @@ class Routes:
     A table of routes that transfers refer to.
 
     Route r uses the links links[link_begin[r]:link_begin[r + 1]]; kinds[r] is 0 for a path, 1 for a
-    multicast tree and 2 for a reduce tree.
+    multicast tree, 2 for a reduce tree and 3 for a spread route, over whose paths a chunk divides evenly.
     """
 
     def __init__(self, topology: Topology, kinds: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], link_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], links: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
@@ -450,6 +456,12 @@ class Routes:
     @property
     def links(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
 
+    @property
+    def shares(self) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        Per entry of `links`: the share of a chunk that crosses it, less than 1 in spread routes only.
+        """
+
     def sources(self, route: int) -> list[int]:
         """Nodes at which the route begins."""
 
@@ -461,6 +473,16 @@ class Routes:
 def shortest_routes(topology: Topology, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> Routes:
     """
     Paths for algorithms that do not know the topology, one per pair of NPUs.
+    """
+
+def port_routes(routes: Routes) -> Routes:
+    """
+    Return the table with each path through switches replaced by the route that switches choose between its ports.
+    """
+
+def message_routes(routes: Routes, progress: object | None = None) -> Routes:
+    """
+    Return the table with each route between two NPUs replaced by the one that a program's messages take.
     """
 
 def channel_routes(topology: Topology, src: int, dst: int) -> list[list[int]]:

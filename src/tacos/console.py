@@ -195,6 +195,8 @@ def _topology_table(name: str, summary: Summary) -> Table:
     if summary["faults"]:
         table.add_row("faults", "\n".join(summary["faults"]))
     table.add_row("link model", f"{summary['link_model']}, {summary['forwarding']}")
+    if summary["switches"]:
+        table.add_row("routing", summary["routing"])
     return table
 
 

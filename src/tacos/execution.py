@@ -25,6 +25,7 @@ from tacos._core import (
     channel_routes,
     folded,
     lower_paced,
+    message_routes,
     paced_by_orbit,
     shortest_routes,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tacos._core import Collective, Routes
     from tacos.targets import Rule
     from tacos.units import Quantity
 
@@ -76,8 +78,8 @@ class Execution:
     """How long a program takes under each rule for links.
 
     Attributes:
-        order_ps: Every link serves its messages in the schedule's order. For a program, which has no such
-            order, this is `first_come_ps`.
+        order_ps: Every link serves its messages in the schedule's order; where messages take other routes than the
+            schedule's transfers, as early as it can. For a program, which has no such order, this is `first_come_ps`.
         first_come_ps: Every link serves one message at a time, first come, first served.
         shared_ps: Concurrent messages share every link fairly.
         ordered: Whether there is such an order, as in a schedule.
@@ -177,15 +179,16 @@ def execution(
     if not shares_links(what):
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
-    in_order = what.time_ps  # links that keep the schedule's order keep its times
     limit = to_beat_ps if target_of(target).rules == RULES else None
-    if what.transfers >= _WORTH_ORBITS:
+    usual = target == "schedule" or _takes_usual_routes(what)
+    if what.transfers >= _WORTH_ORBITS and usual:
         orbit = what if what.form == "orbit" else folded(what, progress)
         if orbit is not None and (times := paced_by_orbit(orbit, limit=limit, progress=progress)):
-            return Execution(in_order, *times[:2], runs=times[2])
+            return Execution(what.time_ps, *times[:2], runs=times[2])
     if what.transfers > MOST_RUN:
         return None
     schedule = what.expand()
+    in_order = schedule.time_ps if usual else _over_usual_routes(schedule).time_ps
     try:
         _, _, first_come, shared, runs = lower_paced(
             schedule, timed=True, limit=limit, progress=progress
@@ -197,6 +200,30 @@ def execution(
             for rule in RULES[1:]
         )
     return Execution(in_order, first_come, shared, runs=runs)
+
+
+def _takes_usual_routes(schedule: Schedule) -> bool:
+    """Return whether a schedule's transfers take the routes that messages take; links that keep its order then keep its times."""
+    return np.array_equal(message_routes(schedule.routes).links, schedule.routes.links)
+
+
+def _over_usual_routes(schedule: Schedule) -> Schedule:
+    """Return the same transfers in the same order over the routes that messages take."""
+    return _in_turn(schedule, message_routes(schedule.routes), schedule.collective)
+
+
+def _in_turn(schedule: Schedule, table: Routes, collective: Collective) -> Schedule:
+    """Return the same transfers for a collective of another size, or over other routes, as early as they can begin."""
+    rows = schedule.rows()
+    return retime(
+        collective,
+        table,
+        route=rows["route"],
+        chunk=rows["chunk"],
+        step=np.unique(rows["start_ps"], return_inverse=True)[1].ravel().astype(np.int32),
+        op=rows["op"],
+        reads=rows["reads"],
+    )
 
 
 def executed_ps(schedule: Schedule) -> int | None:
@@ -255,16 +282,7 @@ def at_size(schedule: Schedule, size: Quantity) -> Schedule:
         return schedule
     collective = schedule.collective.resized(whole)
     listed = schedule.expand()
-    rows = listed.rows()
-    found = retime(
-        collective,
-        listed.routes,
-        route=rows["route"],
-        chunk=rows["chunk"],
-        step=np.unique(rows["start_ps"], return_inverse=True)[1].ravel().astype(np.int32),
-        op=rows["op"],
-        reads=rows["reads"],
-    )
+    found = _in_turn(listed, listed.routes, collective)
     kept = found.with_facts(
         engine=schedule.engine,
         consistent=schedule.consistent,
@@ -327,11 +345,12 @@ def slowdown(schedule: Schedule) -> str:
     packed = schedule.expand()
     rules = target_of(schedule.target).rules
     trace = max((executed(packed, rule) for rule in rules), key=lambda trace: trace.time_ps)
-    # An interval per transfer and link, also where a transfer was interrupted.
-    crossed = np.unique(np.stack([trace.link, trace.transfer]), axis=1)
-    sizes = packed.collective.chunk_bytes()[packed.chunk[crossed[1]]]
-    network = packed.topology
-    carried = np.bincount(crossed[0], weights=sizes, minlength=network.links)
+    network, taken = packed.topology, message_routes(packed.routes)
+    sizes = packed.collective.chunk_bytes()[packed.chunk]
+    route = np.repeat(packed.lane_route, np.diff(packed.lane_begin))
+    sent = np.bincount(route, weights=sizes, minlength=taken.count)
+    per_link = np.repeat(sent, np.diff(taken.link_begin)) * taken.shares
+    carried = np.bincount(taken.links, weights=per_link, minlength=network.links)
     takes_s = carried / network.link_bandwidth_Bps
     link = int(takes_s.argmax())
     busy = f"{100 * takes_s[link] / trace.time_s:.0f} %"

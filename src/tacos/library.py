@@ -121,7 +121,12 @@ def fingerprint(topology: Topology) -> str:
     >>> fingerprint(tacos.topology.ring(4)) == fingerprint(tacos.topology.ring(5))
     False
     """
-    model = (topology.link_model, topology.forwarding, topology.reduce_bandwidth_Bps)
+    model = (
+        topology.link_model,
+        topology.forwarding,
+        topology.routing,
+        topology.reduce_bandwidth_Bps,
+    )
     digest = hashlib.sha256(repr((topology.npus, topology.switches, *model)).encode())
     for column in (
         topology.switch_capabilities,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tacos._core import Routes, Schedule, fields, shortest_routes
+from tacos._core import Routes, Schedule, Topology, fields, port_routes, shortest_routes
 from tacos._core import retime as _retime
 from tacos._support.columns import column
 from tacos.collective import chunks_per_part
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tacos._core import Collective, Topology
+    from tacos._core import Collective
 
 __all__ = [
     "COPY",
@@ -33,7 +33,9 @@ __all__ = [
     "Routes",
     "Schedule",
     "moved",
+    "paths",
     "retime",
+    "routed",
     "routes",
     "summary",
     "uses_switches",
@@ -44,7 +46,7 @@ COPY, REDUCE = 0, 1
 READ_INPUT, READ_ACC = 0, 1
 """What a transfer reads at its source: the NPU's own contribution, or its ``acc``."""
 
-_KINDS = {"path": 0, "multicast": 1, "reduce": 2}
+_KINDS = {"path": 0, "multicast": 1, "reduce": 2, "spread": 3}
 
 
 def routes(
@@ -60,9 +62,10 @@ def routes(
     Args:
         topology: The network.
         pairs: Columns (src, dst) of NPUs. Each pair gets the network's default route: the direct link, else
-            dimension by dimension on products, else the fewest hops with the lowest link ids.
+            dimension by dimension on products, else the fewest hops with the lowest link ids. Between the ports of
+            such a path, switches choose as the network's ``routing`` says.
         links: Instead of `pairs`, the list of links of each route: numbers, or pairs of nodes.
-        kinds: With ``links``: ``"path"``, ``"multicast"`` or ``"reduce"``, for all or per route.
+        kinds: With ``links``: ``"path"``, ``"multicast"``, ``"reduce"`` or ``"spread"``, for all or per route.
         progress: Called from time to time with the share of the work done.
 
     Raises:
@@ -96,6 +99,38 @@ def routes(
         chosen = [link_of(topology, link) for link in chosen]
     flat = column("links", chosen, np.int32)
     return Routes(topology, np.array([_KINDS[name] for name in names], np.uint8), begin, flat)
+
+
+def paths(
+    topology: Topology,
+    pairs: tuple[ArrayLike, ArrayLike],
+    *,
+    progress: Callable[[float], object] | None = None,
+) -> Routes:
+    """Return one path for each pair of NPUs, to count links and latencies: where messages divide, the destination chooses.
+
+    >>> import tacos
+    >>> tree = tacos.topology.fat_tree(2, 2)
+    >>> routes(tree, pairs=([0], [2])).links.tolist(), paths(tree, ([0], [2])).links.tolist()
+    ([0, 8, 9, 12, 14, 6], [0, 8, 12, 6])
+    """
+    if topology.routing != "spread":
+        return routes(topology, pairs=pairs, progress=progress)
+    chosen = Topology(**(fields(topology) | {"routing": "destination"}))
+    table = routes(chosen, pairs=pairs, progress=progress)
+    return Routes(topology, table.kinds, table.link_begin, table.links)
+
+
+def routed(table: Routes) -> Routes:
+    """Return a table in which every path through switches is replaced by the route that switches choose between its ports.
+
+    >>> import tacos
+    >>> tree = tacos.topology.fat_tree(2, 2)
+    >>> explicit = routes(tree, links=[[(0, "switch 0"), ("switch 0", "switch 2"), ("switch 2", "switch 1"), ("switch 1", 2)]])
+    >>> routed(explicit).kinds.tolist()
+    [3]
+    """
+    return port_routes(table)
 
 
 def _npu_numbers(topology: Topology, given: ArrayLike) -> ArrayLike:
@@ -189,7 +224,8 @@ def uses_switches(schedule: Schedule) -> bool:
     ends = np.stack(
         [topology.link_src[table.links[begin]], topology.link_dst[table.links[end - 1]]]
     )
-    return bool(table.kinds[used].any() or (ends >= topology.npus).any())
+    trees = np.isin(table.kinds[used], (_KINDS["multicast"], _KINDS["reduce"]))
+    return bool(trees.any() or (ends >= topology.npus).any())
 
 
 def summary(schedule: Schedule) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tacos.cli import main
 from tacos.errors import LabError
 from tacos.runtime.lab import Lab, keeper, scaled, unavailable
 from tacos.runtime.lab.network import blueprint, cables
-from tacos.schedule import routes
+from tacos.schedule import paths
 from tests.support.conditions import PATIENCE_S, until
 from tests.support.strategies import random_topologies, topologies
 
@@ -137,7 +137,7 @@ def assert_packets_take_the_routes_of_the_package(topology):
         for dst in range(topology.npus):
             if src == dst:
                 continue
-            route = routes(topology, pairs=([src], [dst])).links
+            route = paths(topology, ([src], [dst])).links
             taken = tables.path(tables.network.npu[src], tables.network.npu[dst])
             assert [node for node, _ in taken] == topology.link_src[route].tolist()
 

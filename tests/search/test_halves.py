@@ -125,7 +125,7 @@ def test_trees_cannot_be_turned_round():
     assert tacos.verify(gather).ok
     turned = turning(switch)
     assert turned is not None
-    with pytest.raises(ValueError, match="only schedules over paths"):
+    with pytest.raises(ValueError, match="only schedules without trees"):
         both_halves(gather, collective, turned)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tacos
 from tacos import topology as tp
 from tacos._core import hash_set_order
+from tacos.schedule import paths
 from tacos.simulate.astra import AstraSystem, run
 from tacos.workload import (
     COLL,
@@ -298,7 +299,7 @@ def test_links_serve_first_come_first_served(data):
     workload = data.draw(workloads(topology.npus))
     result = run(workload, topology, aware=True, as_custom=data.draw(st.booleans()))
     pairs = np.unique(np.stack((result.src, result.dst), 1), axis=0)
-    table = tacos.routes(topology, pairs=tuple(pairs.T))
+    table = paths(topology, tuple(pairs.T))
     route = {tuple(pair): i for i, pair in enumerate(pairs.tolist())}
     comes: dict[int, list[tuple[int, int]]] = {}
     for m in range(len(result.src)):

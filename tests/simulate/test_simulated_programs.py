@@ -244,8 +244,9 @@ def default_path(topology, program):
     def path(thread, src, dst):
         direct = [link for link, end in enumerate(ends) if end == (src, dst)]
         if direct:
-            return [direct[int(program.thread_channel[thread]) % len(direct)]]
-        return routes(topology, pairs=([src], [dst])).links.tolist()
+            return 0, [direct[int(program.thread_channel[thread]) % len(direct)]]
+        usual = routes(topology, pairs=([src], [dst]))
+        return int(usual.kinds[0]), usual.links.tolist()
 
     return path
 
@@ -261,7 +262,7 @@ def agrees(program, topology, *, timing, links=None, order=None, connections=Non
     def path(thread, src, dst):
         given = links[thread] if links is not None else None
         fits = given and program.thread_rank[thread] == src and topology.link_dst[given[-1]] == dst
-        return given if fits else default(thread, src, dst)
+        return (0, given) if fits else default(thread, src, dst)
 
     sizes = sized(program, size).chunk_bytes().tolist()
     done, intervals = sharing.run_program(

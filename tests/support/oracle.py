@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
-PATH = 0
+PATH, SPREAD = 0, 3
 COPY, REDUCE = 0, 1
 READ_ACC = 1
 STARTS = -1  # instead of an end: a transfer starts, it does not arrive
@@ -34,6 +36,26 @@ def sending_time(size: int, bandwidth: int) -> int:
     return -(-size * 10**12 // bandwidth)
 
 
+def shares(topology: Any, kind: int, links: list[int]) -> list[Fraction]:
+    """The share of a chunk that each link of a route carries: a spread route divides it evenly over its paths."""
+    if kind != SPREAD:
+        return [Fraction(1)] * len(links)
+    src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
+    end, found = dst[links[-1]], []
+
+    def follow(path: list[int]) -> None:
+        if dst[path[-1]] == end:
+            found.append(path)
+        for link in links:
+            if src[link] == dst[path[-1]]:
+                follow([*path, link])
+
+    for link in links:
+        if src[link] == src[links[0]]:
+            follow([link])
+    return [Fraction(sum(link in path for path in found), len(found)) for link in links]
+
+
 def cross(topology: Any, kind: int, links: list[int], size: int) -> Crossing:
     """Follow a chunk along a route, link by link."""
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
@@ -45,12 +67,13 @@ def cross(topology: Any, kind: int, links: list[int], size: int) -> Crossing:
     head: dict[int, int] = defaultdict(int)
     slow: dict[int, int] = defaultdict(int)
     arrived: dict[int, int] = defaultdict(int)
+    share = shares(topology, kind, links)
     for i, link in enumerate(links):
         here, there = src[link], dst[link]
         if kind == PATH and i > 0 and (here < topology.npus or whole):
             leg, head, slow, arrived = leg + 1, defaultdict(int), defaultdict(int), defaultdict(int)
             leg_ends.append(0)
-        send = sending_time(size, bandwidth[link])
+        send = sending_time(ceil(size * share[i]), bandwidth[link])
         enter = arrived[here] if whole else head[here]
         slowest = send if whole else max(send, slow[here])
         busy = send + (latency[link] if topology.link_model == "blocking" else 0)
@@ -58,7 +81,8 @@ def cross(topology: Any, kind: int, links: list[int], size: int) -> Crossing:
         head[there] = max(head[there], enter + latency[link])
         slow[there] = max(slow[there], slowest)
         arrived[there] = max(arrived[there], enter + latency[link] + slowest)
-        leg_ends[leg] = max(leg_ends[leg], arrived[there])
+        if kind != SPREAD or there == dst[links[-1]]:
+            leg_ends[leg] = max(leg_ends[leg], arrived[there])
     if kind == PATH:
         sources, destinations = [src[links[0]]], [dst[links[-1]]]
     else:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from tacos.program import STEP_OPS
-from tests.support.oracle import REDUCE, cross, route_links, sending_time, transfers_of
+from tests.support.oracle import REDUCE, cross, route_links, sending_time, shares, transfers_of
 from tests.support.simulator import NEVER, waiting_lists
 
 PS = 10**12
 
 
-def max_min(flows: dict[Any, list[int]], capacity: dict[int, Fraction]) -> dict[Any, Fraction]:
-    """The max-min fair rate of every flow, given as its links, by progressive filling."""
+def max_min(
+    flows: dict[Any, dict[int, Fraction]], capacity: dict[int, Fraction]
+) -> dict[Any, Fraction]:
+    """The max-min fair rate of every flow, given as its shares of its links, by progressive filling."""
     left = dict(capacity)
     rates: dict[Any, Fraction] = {}
     while len(rates) < len(flows):
@@ -28,11 +31,14 @@ def max_min(flows: dict[Any, list[int]], capacity: dict[int, Fraction]) -> dict[
             if flow not in rates:
                 for link in links:
                     users[link].append(flow)
-        share, link = min((left[link] / len(them), link) for link, them in users.items())
-        for flow in set(users[link]):
-            rates[flow] = share
-            for other in flows[flow]:
-                left[other] -= share
+        rate, link = min(
+            (left[link] / sum(flows[flow][link] for flow in them), link)
+            for link, them in users.items()
+        )
+        for flow in users[link]:
+            rates[flow] = rate
+            for other, share in flows[flow].items():
+                left[other] -= share * rate
     return rates
 
 
@@ -42,16 +48,20 @@ class Leg:
     def __init__(self, topology, kind, links, size, number):
         whole, empty = (cross(topology, kind, links, s) for s in (size, 0))
         self.windows = [(w[0], w[2]) for w in whole.windows if w[1] == number]
-        self.links = [link for link, _ in self.windows]
+        of_link = dict(zip(links, shares(topology, kind, links), strict=True))
+        self.shares = {link: of_link[link] for link, _ in self.windows}
         last = number + 1 == len(whole.leg_ends)
         ends = [c.arrivals if last else [c.leg_ends[number]] for c in (whole, empty)]
-        slowest = max(sending_time(size, int(topology.link_bandwidth_Bps[x])) for x in self.links)
+        slowest = max(
+            sending_time(ceil(size * share), int(topology.link_bandwidth_Bps[x]))
+            for x, share in self.shares.items()
+        )
         tree = kind != 0 and topology.forwarding == "store_and_forward"
         self.latencies = [
             max(alone, all_ - slowest) if tree else alone for all_, alone in zip(*ends, strict=True)
         ]
         blocking = topology.link_model == "blocking"
-        alpha = [int(topology.link_latency_ps[link]) for link in self.links]
+        alpha = [int(topology.link_latency_ps[link]) for link in self.shares]
         self.holds = alpha if blocking else [0] * len(alpha)
 
 
@@ -166,7 +176,7 @@ class Network:
     def run(self):
         while True:
             self.settle()
-            links = {s: self.messages[self.busy[s]][1][s[1]].links for s in self.flows}
+            links = {s: self.messages[self.busy[s]][1][s[1]].shares for s in self.flows}
             used = {link for those in links.values() for link in those}
             rates = max_min(links, {link: self.capacity(link) for link in used})
             ends = {
@@ -354,10 +364,10 @@ def run_program(program, topology, chunk_bytes, path, *, timing, order=None, lim
         other = peer if op in SENDING else int(program.peer[step])
         ends = (steps.rank[step], other)
         src, dst = ends[::-1] if op in PULLING else ends
-        links = path(steps.thread[step], src, dst)
+        kind, links = path(steps.thread[step], src, dst)
         step_at[position[step]] = step
         connection = (steps.thread[step], src, dst)
-        network.add(position[step], connection, 0, links, steps.bytes[step], (src, dst))
+        network.add(position[step], connection, kind, links, steps.bytes[step], (src, dst))
 
     def reduce_time(step):
         return sending_time(steps.bytes[step], rate) if rate and steps.op[step] in REDUCING else 0

@@ -162,7 +162,8 @@ def run(schedule, topology=None, *, timing="first-come", congestion=True, faults
         starts[i][leg] = now
         delays = {}
         for link, _, enter, leave in windows:
-            work = sending_time(sizes[transfers[i].chunk], int(topology.link_bandwidth_Bps[link]))
+            blocking = topology.link_model == "blocking"
+            work = leave - enter - (int(topology.link_latency_ps[link]) if blocking else 0)
             end = transmission(work, now + enter, faults.get(link, []))
             if end is None:
                 raise ValueError("never")

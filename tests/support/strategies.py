@@ -30,6 +30,7 @@ def models():
         optional={
             "link_model": st.sampled_from(["pipelined", "blocking"]),
             "forwarding": st.sampled_from(["cut_through", "store_and_forward"]),
+            "routing": st.sampled_from(["spread", "destination", "first"]),
             "reduce_bandwidth": st.sampled_from([None, "100GB/s"]),
         },
     )
@@ -54,6 +55,29 @@ def random_topologies(draw, max_npus=7, max_switches=3):
     named = draw(st.booleans())
     names = [f"n{i}" for i in range(nodes)] if named else ()
     return tp.from_links(npus, links, switches=switches, names=names, **draw(models()))
+
+
+@st.composite
+def switched_topologies(draw, max_npus=4):
+    """NPUs behind switches that several paths join, some of them slow, broken or parallel."""
+    npus, leaves, spines = (
+        draw(st.integers(2, max_npus)),
+        draw(st.integers(2, 3)),
+        draw(st.integers(2, 3)),
+    )
+    speeds = st.sampled_from(SPEEDS[len(LATENCIES) * 2 :])
+    cables = [(npu, npus + draw(st.integers(0, leaves - 1))) for npu in range(npus)]
+    up = [(npus + leaf, npus + leaves + spine) for leaf in range(leaves) for spine in range(spines)]
+    cables += [
+        cable for i, cable in enumerate(up) if i < spines or i % spines == 0 or draw(st.booleans())
+    ]
+    cables += draw(st.lists(st.sampled_from(up), max_size=2))
+    alike = draw(st.none() | speeds)
+    links = []
+    for a, b in cables:
+        bandwidth, latency = alike or draw(speeds)
+        links += [(*ends, f"{bandwidth}B/s", f"{latency}ps") for ends in ((a, b), (b, a))]
+    return tp.from_links(npus, links, switches=leaves + spines, **draw(models()))
 
 
 def _sizes(dims, largest):
@@ -93,7 +117,7 @@ def built_topologies(draw):
 
 def topologies():
     """Any connected topology small enough to examine."""
-    return random_topologies() | built_topologies()
+    return random_topologies() | built_topologies() | switched_topologies()
 
 
 # --- collectives and orders ---------------------------------------------------------------------

@@ -45,6 +45,7 @@ def test_a_topology_can_be_rebuilt_from_its_columns(topology):
         names=topology.names,
         link_model=topology.link_model,
         forwarding=topology.forwarding,
+        routing=topology.routing,
         reduce_bandwidth=topology.reduce_bandwidth_Bps or None,
     )
     assert again == topology

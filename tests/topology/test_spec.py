@@ -121,7 +121,10 @@ def test_the_model_is_passed_to_every_factor():
         ("torus:4x4@", "bandwidth '' is not understood"),
         ("torus:4x4@fast", "bandwidth 'fast' is not understood"),
         ("torus:4x4@50GB/s,", "latency '' is not understood"),
-        ("torus:4x4@50GB/s,1us,2us", "is not @BANDWIDTH or @BANDWIDTH,LATENCY"),
+        (
+            "torus:4x4@50GB/s,1us,2us",
+            "is not @BANDWIDTH[,LATENCY][,ROUTING] with a routing of spread, destination, first",
+        ),
         ("ring:4*", "a name is missing"),
         ("dragonfly:9x4@1GB/s*ring:2*oops:3", '"oops"'),
     ],

@@ -10,6 +10,7 @@ namespace tacos::forest {
 
 TreeList::TreeList(std::shared_ptr<const Topology> topology)
     : topology_(std::move(topology)),
+      ports_(*topology_),
       load_(at(topology_->links()), 0),
       depth_(at(topology_->nodes()), 0),
       leads_(at(topology_->nodes()), 0),
@@ -84,8 +85,10 @@ void TreeList::branch(std::vector<LinkId> path, std::span<const std::vector<Link
   if (!ends.empty()) {
     for (const NodeId end : ends) depth_[at(end)] = depth_[at(source)] + 1;
     forest_.depth.push_back(depth_[at(source)] + 1);
-    const auto kind = ends.size() > 1 ? RouteKind::multicast : RouteKind::path;
-    forest_.hop.push_back(table_.number(route_, kind));
+    auto kind = RouteKind::multicast;
+    auto links = route_;
+    if (ends.size() == 1) kind = ports_.replace(links, 0);
+    forest_.hop.push_back(table_.number(links, kind));
   }
   for (auto& way : others) branch(std::move(way), hops);
 }

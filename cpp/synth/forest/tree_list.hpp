@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "model/port_routes.hpp"
 #include "synth/forest/packing.hpp"
 #include "synth/path_table.hpp"
 
@@ -41,6 +42,7 @@ class TreeList {
 
   std::shared_ptr<const Topology> topology_;
   PathTable table_;
+  PortRoutes ports_;
   Forest forest_;
   std::int64_t weight_ = 0;
   std::vector<std::int64_t> load_;

@@ -2,7 +2,7 @@
 
 Nodes may have ``kind`` (``npu``, the default, or ``switch``), ``multicast``, ``reduce`` and ``name``; edges have
 ``bandwidth`` and ``latency``, as numbers in B/s and s or as strings with a unit. The graph may have
-``family``, ``link_model``, ``forwarding`` and ``reduce_bandwidth``. Other data is ignored. An undirected edge is
+``family``, ``link_model``, ``forwarding``, ``routing`` and ``reduce_bandwidth``. Other data is ignored. An undirected edge is
 two links.
 """
 
@@ -30,7 +30,7 @@ _BATCH = 1 << 14
 # Attributes of the graph's elements, and their types in GraphML.
 _KEYS = {
     "graph": {"family": "string", "link_model": "string", "forwarding": "string",
-              "reduce_bandwidth": "long"},
+              "routing": "string", "reduce_bandwidth": "long"},
     "node": {"name": "string", "kind": "string", "multicast": "boolean", "reduce": "boolean"},
     "edge": {"bandwidth": "long", "latency": "double"},
 }  # fmt: skip
@@ -128,6 +128,7 @@ def _head(topology: Topology) -> str:
         "family": topology.family,
         "link_model": "" if topology.link_model == "pipelined" else topology.link_model,
         "forwarding": "" if topology.forwarding == "cut_through" else topology.forwarding,
+        "routing": "" if topology.routing == "spread" else topology.routing,
         "reduce_bandwidth": topology.reduce_bandwidth_Bps,
     }
     lines += [f"    {_data(**{key: value})}" for key, value in of_graph.items() if value]

@@ -346,6 +346,7 @@ class GraphmlGraph:
             names=names,
             link_model=self.of_graph.get("link_model") or "pipelined",
             forwarding=self.of_graph.get("forwarding") or "cut_through",
+            routing=self.of_graph.get("routing") or "spread",
             reduce_bandwidth=quantity(self.of_graph.get("reduce_bandwidth", "")) or None,
         )
         return raise_if_disconnected(topology)

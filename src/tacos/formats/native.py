@@ -124,6 +124,7 @@ class _Topology(Struct, forbid_unknown_fields=True, omit_defaults=True):
     family: str
     dims: list[tuple[str, _Int32]]
     symmetric: bool
+    routing: str | None = None  # "spread"
     faults: _Faults | None = None
 
 
@@ -306,6 +307,7 @@ def peek(path: Location) -> dict[str, Any]:
                 "dims": topology.dims,
                 "link_model": topology.link_model,
                 "forwarding": topology.forwarding,
+                "routing": topology.routing or "spread",
             },
             "collective": [
                 {
@@ -382,6 +384,8 @@ def _header_of(schedule: Schedule, columns: _Columns) -> _Header:
 
 def _topology_header(topology: Topology) -> _Topology:
     values = {field: getattr(topology, field) for field in _Topology.__struct_fields__}
+    if topology.routing == "spread":
+        values["routing"] = None
     if topology.faults is not None:
         columns = fields(topology.faults)
         values["faults"] = _Faults(
@@ -400,6 +404,7 @@ def _topology(header: _Topology, columns: _Columns) -> Topology:
     text = columns.pop("names").tobytes()
     names = _decoded(text, list[str], "topology.names") if text else []
     values, faults = msgspec.structs.asdict(header), header.faults
+    values["routing"] = header.routing or "spread"
     if faults is not None:
         given = msgspec.structs.asdict(faults)
         values["faults"] = Faults(**given | {f: np.array(given[f], t) for f, t in _FAULTS.items()})

@@ -157,6 +157,16 @@ class File(Struct, forbid_unknown_fields=True):
     name: str | None = None
     link_model: str | None = None
     forwarding: str | None = None
+    routing: (
+        Annotated[
+            str,
+            Meta(
+                description='Of several equal paths through switches, a message takes all ("spread"), one chosen '
+                'by its destination ("destination") or the first ("first").'
+            ),
+        ]
+        | None
+    ) = None
     reduce_bandwidth: Quantity | None = None
     base: (
         Annotated[

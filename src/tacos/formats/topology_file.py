@@ -70,7 +70,7 @@ __all__ = ["read", "schema", "write"]
 
 _MOST_NODES = 10**7
 _MOST_LINKS = 2 * 10**7
-_WITH_BASE = ("tacos", "name", "faults", "link_model", "forwarding", "reduce_bandwidth")
+_WITH_BASE = ("tacos", "name", "faults", "link_model", "forwarding", "routing", "reduce_bandwidth")
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
@@ -261,6 +261,8 @@ class _Reader:
             model["link_model"] = file.link_model
         if file.forwarding is not None:
             model["forwarding"] = file.forwarding
+        if file.routing is not None:
+            model["routing"] = file.routing
         if file.reduce_bandwidth is not None:
             speed = self._quantity(self.bandwidth, file.reduce_bandwidth, "reduce_bandwidth")
             model["reduce_bandwidth"] = f"{speed}B/s"
@@ -705,6 +707,8 @@ def _fields(topology: Topology) -> dict[str, Any]:
         fields["link_model"] = topology.link_model
     if topology.forwarding != "cut_through":
         fields["forwarding"] = topology.forwarding
+    if topology.routing != "spread":
+        fields["routing"] = topology.routing
     if topology.reduce_bandwidth_Bps:
         fields["reduce_bandwidth"] = bandwidth_text(topology.reduce_bandwidth_Bps)
     fields["npus"] = names[:npus] or npus

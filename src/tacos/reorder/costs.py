@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,7 @@ def of_topology(network: Topology, source: str, npus_per_host: int | None = None
     npus = np.array([some[0] for some in hosts.ranks], np.int32)
     n = len(npus)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
-    table = routes(network, pairs=(npus[i], npus[j]))
+    table = paths(network, (npus[i], npus[j]))
     first = table.link_begin[:-1]
     latency, byte_s = np.zeros((n, n)), np.zeros((n, n))
     latency[i, j] = np.add.reduceat(network.link_latency_ps[table.links], first) / 1e12

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacos._core import OrderProblem, assignment_bound, one_tree_bound, tour_search
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -166,7 +166,7 @@ class _Model:
         assert network is not None
         npus = np.array(costs.npus, np.int32)
         i, j = np.nonzero(~np.eye(n, dtype=bool))
-        table = routes(network, pairs=(npus[i], npus[j]))
+        table = paths(network, (npus[i], npus[j]))
         lengths = np.zeros(n * n, np.int64)
         lengths[i * n + j] = np.diff(table.link_begin)
         begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -82,8 +82,8 @@ def both_halves(
     meter.reserve(2 * Meter.TRANSFER * gather.transfers)
     forwards = gather.expand()
     table, (part,) = forwards.routes, forwards.collective.parts
-    if table.kinds.any():
-        raise ValueError("only schedules over paths can be turned round")
+    if np.isin(table.kinds, (1, 2)).any():
+        raise ValueError("only schedules without trees can be turned round")
     place = np.full(forwards.topology.nodes, -1, np.int64)
     place[part.group] = np.arange(len(part.group))
     owner = place[turned.node[part.group]]

@@ -128,7 +128,8 @@ def program_routes(schedule: Schedule, program: Program) -> list[list[int] | Non
         program: The program, packed or not.
 
     Returns:
-        For each thread, its links from the source to the destination, or None.
+        For each thread, its links from the source to the destination; None for the default route, as where messages
+        divide over several paths.
 
     >>> import tacos
     >>> topo = tacos.topology.switch(4)
@@ -154,6 +155,8 @@ def program_routes(schedule: Schedule, program: Program) -> list[list[int] | Non
             only = sends & (ends[at] == wanted >> _CHANNEL_BITS) & (lowest[at] == highest[at])
             route[only] = lowest[at[only]]
     begin, links = schedule.routes.link_begin.tolist(), schedule.routes.links.tolist()
+    known_paths = np.append(schedule.routes.kinds == 0, False)
+    route[~known_paths[route]] = -1  # messages divide as the network routes them
     return [None if r < 0 else links[begin[r] : begin[r + 1]] for r in route.tolist()]
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacos._core import Faults
 
 __all__ = [
+    "ROUTINGS",
     "Links",
     "Model",
     "all_pairs",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 MOST_LINKS = 10**8  # 2.4 GB of columns; a larger size is probably a mistake (chosen)
+ROUTINGS = ("spread", "destination", "first")
+"""What switches may do with a message that has several equal paths; see `Model`."""
 _CAPABILITIES = {"multicast": 1, "reduce": 2}
 _COLUMNS = ("src", "dst", "bandwidth_Bps", "latency_s")
 
@@ -48,6 +51,9 @@ class Model(TypedDict, total=False):
     """``"pipelined"`` (a link is busy for m/B) or ``"blocking"`` (for latency + m/B)."""
     forwarding: str
     """``"cut_through"`` or ``"store_and_forward"`` switches."""
+    routing: str
+    """What switches do with a message that has several equal paths: divide it evenly (``"spread"``), choose by its
+    destination (``"destination"``), or take the path with the lowest link ids (``"first"``)."""
     reduce_bandwidth: Quantity | None
     """How fast an NPU reduces; None: reducing takes no time."""
 
@@ -101,6 +107,7 @@ def assemble(
     faults: Faults | None = None,
     link_model: str = "pipelined",
     forwarding: str = "cut_through",
+    routing: str = "spread",
     reduce_bandwidth: Quantity | None = None,
 ) -> Topology:
     """Return the topology of the given blocks of links; their order gives the link ids."""
@@ -119,6 +126,7 @@ def assemble(
         link_latency_ps=column(3, np.int64),
         link_model=link_model,
         forwarding=forwarding,
+        routing=routing,
         reduce_bandwidth_Bps=0
         if reduce_bandwidth is None
         else bandwidth_Bps(reduce_bandwidth, what="reduce_bandwidth", bare=False),
@@ -136,6 +144,7 @@ def model_of(topology: Topology) -> Model:
     return Model(
         link_model=topology.link_model,
         forwarding=topology.forwarding,
+        routing=topology.routing,
         reduce_bandwidth=f"{topology.reduce_bandwidth_Bps}B/s"
         if topology.reduce_bandwidth_Bps
         else None,
@@ -176,6 +185,7 @@ def from_links(
     dims: Sequence[tuple[str, int]] = (),
     link_model: str = "pipelined",
     forwarding: str = "cut_through",
+    routing: str = "spread",
     reduce_bandwidth: Quantity | None = None,
 ) -> Topology:
     """Return a topology from its directed links; a link's id is its position in the list.
@@ -190,7 +200,7 @@ def from_links(
         names: names of all nodes, in order; none by default.
         connected: whether every NPU must be able to reach every other.
         family, dims: hints for drawings and hierarchical algorithms.
-        link_model, forwarding, reduce_bandwidth: as in `Model`.
+        link_model, forwarding, routing, reduce_bandwidth: as in `Model`.
 
     Raises:
         ValueError: a wrong link, or a network that is not connected.
@@ -211,6 +221,7 @@ def from_links(
         names=names,
         link_model=link_model,
         forwarding=forwarding,
+        routing=routing,
         reduce_bandwidth=reduce_bandwidth,
     )
     return raise_if_disconnected(topology) if connected else topology

@@ -1,7 +1,8 @@
 """Short names of topologies: ``torus:4x4x4@50GB/s,500ns``, ``dgx-h100:4``, ``ring:4*fc:8``.
 
 A spec is one factor, or a product of several joined by ``*``. A factor is a name, sizes after a colon and,
-for networks of equal links, ``@bandwidth[,latency]``. The table `NETWORKS` maps names to builders; installed packages
+for networks of equal links, ``@bandwidth[,latency]``. A routing may come last, as in ``fat-tree:4x4@50GB/s,destination`` or
+``fat-tree:4x4@first``; it holds for the whole product. The table `NETWORKS` maps names to builders; installed packages
 add theirs with entry points of the group ``tacos.topologies``.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from tacos._support.plugins import Table
 from tacos.errors import SpecError, keywords, nearest
 from tacos.topology import builders, clusters, machines
-from tacos.topology.links import Model
+from tacos.topology.links import ROUTINGS, Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +170,7 @@ def parse(spec: str, **model: Unpack[Model]) -> Topology:
 
     Args:
         spec: such as ``torus:4x4x4@50GB/s,500ns``; the speed is that of one link (of one port for
-            a switch) and may be left out. Machines take the number of boxes, 1 by default.
+            a switch) and may be left out. Machines take the number of boxes, 1 by default. A routing may come last.
         model: how links, switches and NPUs behave; see `Model`.
 
     Raises:
@@ -187,7 +188,10 @@ def parse(spec: str, **model: Unpack[Model]) -> Topology:
     tacos.errors.SpecError: topology "torus8,8@50GB/s": there is no "torus8,8"; did you mean torus:8x8@50GB/s?
     """
     try:
-        factors = [_build(_factor(text.strip()), model) for text in spec.split("*")]
+        parts = [_factor(text.strip()) for text in spec.split("*")]
+        if routing := _common_routing(parts):
+            model["routing"] = routing
+        factors = [_build(part, model) for part in parts]
         return factors[0] if len(factors) == 1 else builders.product(*factors)
     except ValueError as error:
         raise SpecError(f'topology "{spec}": {error}{_advice(spec)}') from None
@@ -206,6 +210,7 @@ class _Factor(NamedTuple):
     name: str
     counts: list[int]
     speed: dict[str, str]
+    routing: str
 
 
 def _factor(text: str) -> _Factor:
@@ -225,12 +230,23 @@ def _factor(text: str) -> _Factor:
         raise ValueError(f'expected {name + network.sizes}; got "{head.strip()}"')
     if max(counts, default=0) > _LARGEST:
         raise ValueError(f'"{head.strip()}" is too large; a size is at most {_LARGEST:,}')
-    if at and not network.speed:
-        raise ValueError(f'"@{speed}" is not allowed: {name} has its own bandwidths and latencies')
     parts = speed.split(",") if at else []
+    routing = parts.pop().strip() if parts and parts[-1].strip() in ROUTINGS else ""
+    if parts and not network.speed:
+        raise ValueError(f'"@{speed}" is not allowed: {name} has its own bandwidths and latencies')
     if len(parts) > 2:
-        raise ValueError(f'"@{speed}" is not @BANDWIDTH or @BANDWIDTH,LATENCY')
-    return _Factor(name, counts, dict(zip(("bandwidth", "latency"), parts, strict=False)))
+        raise ValueError(
+            f'"@{speed}" is not @BANDWIDTH[,LATENCY][,ROUTING] with a routing of {", ".join(ROUTINGS)}'
+        )
+    return _Factor(name, counts, dict(zip(("bandwidth", "latency"), parts, strict=False)), routing)
+
+
+def _common_routing(factors: list[_Factor]) -> str:
+    """Return the routing that the factors name; empty if none does."""
+    named = sorted({factor.routing for factor in factors if factor.routing})
+    if len(named) > 1:
+        raise ValueError(f"a network has one routing; got {' and '.join(named)}")
+    return named[0] if named else ""
 
 
 def _build(factor: _Factor, model: Model) -> Topology:

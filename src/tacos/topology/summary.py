@@ -49,6 +49,7 @@ class Summary(TypedDict):
     symmetric: bool
     link_model: str
     forwarding: str
+    routing: str
     reduce_bandwidth_Bps: int
     out_degree: Interval
     in_degree: Interval
@@ -92,6 +93,7 @@ def describe(topology: Network) -> Summary:
         symmetric=topology.symmetric,
         link_model=topology.link_model,
         forwarding=topology.forwarding,
+        routing=topology.routing,
         reduce_bandwidth_Bps=topology.reduce_bandwidth_Bps,
         out_degree=_range(topology, topology.link_src, one),
         in_degree=_range(topology, topology.link_dst, one),

@@ -24,7 +24,7 @@ from tacos.execution import at_size, execution
 from tacos.library import Plans, fingerprint
 from tacos.program import lower
 from tacos.program_nodes import nodes as program_nodes
-from tacos.schedule import routes
+from tacos.schedule import paths
 from tacos.search.synthesis import check_engine, synthesize
 from tacos.synth import ENGINES
 from tacos.synth.baselines.nccl import parameters as p
@@ -106,7 +106,7 @@ class Communication:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the seconds until the first byte of each message arrives, and the bytes per second from then on."""
         topology, label = self.topology, self.network.label
-        table = routes(topology, pairs=(sources, targets))
+        table = paths(topology, (sources, targets))
         load = np.maximum(np.bincount(table.links, minlength=topology.links), 1)
         inside = label[topology.link_src] == label[topology.link_dst]
         first = self.of(np.stack([sources, targets], axis=1)[:1])
@@ -183,7 +183,7 @@ class Family:
         if len(widest) > 1 and groups.shape[1] > 1 and not alike:
             rows = groups[widest]
             pairs = rows.ravel(), np.roll(rows, -1, axis=1).ravel()
-            table = routes(topology, pairs=pairs)
+            table = paths(topology, pairs)
             load = np.maximum(np.bincount(table.links, minlength=topology.links), 1)
             speed = (topology.link_bandwidth_Bps / load)[table.links]
             slowest = np.minimum.reduceat(speed, table.link_begin[:-1])
@@ -255,8 +255,8 @@ class Family:
                 weight = 1.0 / n
                 source, target = groups[:, i], groups[:, j]
             table = group.executed.network.table(source.ravel(), target.ravel())
-            count = np.bincount(table.links, minlength=self.topology.links)
-            self._loads[key] = weight * count.astype(np.float64)
+            load = np.bincount(table.links, table.shares, self.topology.links)
+            self._loads[key] = weight * load.astype(np.float64)
         return self._loads[key]
 
     def synthesized(self, kind: str, size: int, engine: str) -> float:
@@ -382,7 +382,7 @@ def _relayed(topology: Topology, members: list[int]) -> Topology:
     i, j = np.divmod(np.arange(n * n), n)
     i, j = i[i != j], j[i != j]
     npus = np.array(members)
-    table = routes(topology, pairs=(npus[i], npus[j]))
+    table = paths(topology, (npus[i], npus[j]))
     begin, lengths = table.link_begin[:-1], np.diff(table.link_begin)
     inside = np.isin(topology.link_dst[table.links], npus)
     inside[begin + lengths - 1] = False  # where it ends

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tacos.schedule import routes
+from tacos.schedule import paths
 from tacos.units import format_bandwidth
 from tacos.view import svg
 from tacos.view.axes import Axis
@@ -139,7 +139,7 @@ def ring_links(topology: Topology, ring: Sequence[int]) -> list[int]:
     [0, 1, 2, 3]
     """
     stops = np.array(ring, np.int32)
-    found: list[int] = routes(topology, pairs=(stops, np.roll(stops, -1))).links.tolist()
+    found: list[int] = paths(topology, (stops, np.roll(stops, -1))).links.tolist()
     return found
 
 

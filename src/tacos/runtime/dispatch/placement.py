@@ -21,7 +21,7 @@ from tacos.collective import kind_of
 from tacos.errors import FormatError
 from tacos.program import FACTS, replaced
 from tacos.runtime.rendezvous.addresses import is_interface
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -253,7 +253,7 @@ def rerouted(program: Program, network: Topology, whole: Topology, links: Sequen
         number = channel
         if ways := channel_routes(whole, s, d):
             now = channel_routes(network, s, d)
-            now = now or [routes(network, pairs=([s], [d])).links.tolist()]
+            now = now or [paths(network, ([s], [d])).links.tolist()]
             route = [links[link] for link in now[channel % len(now)]]
             # A route that no channel takes in the whole network: over one that is left, if there is any.
             good = [i for i, way in enumerate(ways) if kept.issuperset(way)] or [channel]

@@ -16,7 +16,7 @@ import msgspec
 
 from tacos import topology as topologies
 from tacos._core import channel_routes
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def links_of(network: Topology, npus: Sequence[int], pair: Pair) -> list[int]:
     src, dst = npus[pair.src], npus[pair.dst]
     if ways := channel_routes(network, src, dst):
         return ways[pair.channel % len(ways)]
-    return [int(link) for link in routes(network, pairs=([src], [dst])).links]
+    return [int(link) for link in paths(network, ([src], [dst])).links]
 
 
 def diagnosed(

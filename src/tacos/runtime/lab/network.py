@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,7 +270,7 @@ class _Architect:
         npus = self.topology.npus
         src, dst = (column.ravel() for column in np.indices((npus, npus)))
         other = src != dst
-        table = routes(self.topology, pairs=(src[other], dst[other]))
+        table = paths(self.topology, (src[other], dst[other]))
         begin, links = table.link_begin.tolist(), table.links.tolist()
         next_link: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
         for r, (s, d) in enumerate(zip(src[other].tolist(), dst[other].tolist(), strict=True)):

@@ -21,7 +21,7 @@ import numpy as np
 
 from tacos._core import Meter
 from tacos.nodes import Node, Nodes
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ def _link_costs(topology: Topology, block_bytes: int, load: NDArray[Any] | int =
 def _hop_costs(
     topology: Topology, src: NDArray[Any], dst: NDArray[Any], block_bytes: int, *, shared: bool
 ) -> NDArray[Any]:
-    table = routes(topology, pairs=(src, dst))
+    table = paths(topology, (src, dst))
     load = np.bincount(table.links, minlength=topology.links) if shared else 1
     latency = topology.link_latency_ps[table.links]
     transmission = _link_costs(topology, block_bytes, load)[table.links] - latency

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tacos._core import Meter, Schedule, translations
-from tacos.schedule import COPY, READ_ACC, REDUCE, routes
+from tacos.schedule import COPY, READ_ACC, REDUCE, paths, routes
 from tacos.synth import requirements
 from tacos.synth.baselines.grids import grid_obstacle
 from tacos.synth.engine import Engine
@@ -330,7 +330,7 @@ def _sides(topology: Topology, block: int, quantum: int) -> Iterator[_Side]:
     stride = 1
     for number, (kind, size) in enumerate(topology.dims):
         if size > 1:
-            path = routes(topology, pairs=([0], [stride])).links
+            path = paths(topology, ([0], [stride])).links
             latency = [int(x) for x in topology.link_latency_ps[path]]
             sending = [-(-block * 10**12 // int(x)) for x in topology.link_bandwidth_Bps[path]]
             hop = [alpha + time for alpha, time in zip(latency, sending, strict=True)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacos.schedule import routes
+from tacos.schedule import paths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -174,7 +174,7 @@ def _nics(
 
 
 def _paths(topology: Topology, src: list[int], dst: list[int]) -> list[list[int]]:
-    table = routes(topology, pairs=(src, dst))
+    table = paths(topology, (src, dst))
     return [links.tolist() for links in np.split(table.links, table.link_begin[1:-1])]
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.schedule import routes
+from tacos.schedule import paths, routes
 from tacos.synth.baselines.block_trees import double_tree_parents
 from tacos.synth.baselines.nccl.boxes import Layout, box_labels
 from tacos.synth.baselines.nccl.order import LARGEST_SEARCH, search_order
@@ -100,7 +100,7 @@ class Network:
         """Find many routes at once."""
         new = [hop for hop in dict.fromkeys(hops) if hop not in self.known]
         if new:
-            table = routes(self.topology, pairs=([a for a, _ in new], [b for _, b in new]))
+            table = paths(self.topology, ([a for a, _ in new], [b for _, b in new]))
             begin, links = table.link_begin.tolist(), table.links.tolist()
             npus, ends = self.topology.npus, self.topology.link_dst.tolist()
             for i, (a, b) in enumerate(new):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacos.errors import InfeasibleError
-from tacos.schedule import routes
+from tacos.schedule import paths, routes
 from tacos.synth.baselines.nccl.channels import Network, network_of
 from tacos.topology.faults import repaired
 
@@ -104,7 +104,7 @@ class Unaware(Network):
         if a not in self.rows:
             every = np.arange(self.topology.npus)
             others = every[every != a]
-            table = routes(self.topology, pairs=(np.full_like(others, a), others))
+            table = paths(self.topology, (np.full_like(others, a), others))
             found = [tuple(part.tolist()) for part in np.split(table.links, table.link_begin[1:-1])]
             self.rows[a] = [*found[:a], (), *found[a:]]
         return self.rows[a][b]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routes
+from tacos.schedule import COPY, READ_ACC, REDUCE, retime, routed, routes
 from tacos.synth.baselines import block_trees
 from tacos.synth.baselines.nccl.channels import tree_parents
 from tacos.synth.baselines.nccl.sharp import switch_tree
@@ -218,10 +218,12 @@ def through_switches(
     turn = np.lexsort((rows, orders))
     return retime(
         collective,
-        routes(
-            network.executed,
-            links=[list(network.laid(links, kind)) for kind, links in table],
-            kinds=[kind for kind, _ in table],
+        routed(
+            routes(
+                network.executed,
+                links=[list(network.laid(links, kind)) for kind, links in table],
+                kinds=[kind for kind, _ in table],
+            )
         ),
         route=route_of[turn],
         chunk=chunk[turn],

@@ -607,7 +607,7 @@ def _direct(group: Group, setting: _Setting) -> Candidate:
         nic = p.NIC_EFFICIENCY * (1 - p.PAIRS_NIC_LOSS / count)
     src, dst, count_bytes = _pairs(group)
     table = network.table(src, dst, group.report)
-    per_link = np.repeat(count_bytes, np.diff(table.link_begin))
+    per_link = np.repeat(count_bytes, np.diff(table.link_begin)) * table.shares
     load = np.bincount(table.links, per_link, network.topology.links)
     speed = network.topology.link_bandwidth_Bps * np.where(group.inside, one.pairs_efficiency, nic)
     bytes_s = float((load / speed).max(initial=0.0))
