@@ -11,7 +11,7 @@ from hypothesis import given
 
 from tacos import topology as tp
 from tacos.errors import InfeasibleError
-from tacos.schedule import Routes, routes
+from tacos.schedule import Routes, paths, routes
 from tests.support.oracle import route_links
 from tests.support.strategies import random_topologies, topologies
 
@@ -41,7 +41,7 @@ def graph(topology):
 @given(topologies())
 def test_every_pair_has_a_route_that_starts_and_ends_where_it_should(topology):
     pairs = list(permutations(range(topology.npus), 2))[:200]
-    table = routes(topology, pairs=([a for a, _ in pairs], [b for _, b in pairs]))
+    table = paths(topology, ([a for a, _ in pairs], [b for _, b in pairs]))
     assert table.count == len(pairs)
     for r, ((src, dst), links) in enumerate(zip(pairs, route_links(table), strict=True)):
         passed = nodes_on(topology, links)
@@ -53,7 +53,7 @@ def test_every_pair_has_a_route_that_starts_and_ends_where_it_should(topology):
 @given(random_topologies())
 def test_without_dimensions_routes_have_the_fewest_hops(topology):
     pairs = list(permutations(range(topology.npus), 2))
-    table = routes(topology, pairs=([a for a, _ in pairs], [b for _, b in pairs]))
+    table = paths(topology, ([a for a, _ in pairs], [b for _, b in pairs]))
     hops = dict(nx.all_pairs_shortest_path_length(graph(topology)))
     for (src, dst), links in zip(pairs, route_links(table), strict=True):
         assert len(links) == hops[src][dst]
@@ -291,7 +291,7 @@ def test_wrong_tables_are_refused(options, sentence):
         ([0], [0], "link_begin does not delimit their links"),
         ([0], [1, 2], "link_begin does not delimit their links"),
         ([0, 0, 0], [0, 2, 1, 2], "link_begin does not delimit their links"),
-        ([3], [0, 2], "route 0 has no known kind"),
+        ([4], [0, 2], "route 0 has no known kind"),
     ],
 )
 def test_wrong_columns_are_refused(kinds, begin, sentence):
