@@ -334,10 +334,12 @@ def slowdown(schedule: Schedule) -> str:
     The sentence names the link that is busy the longest when the schedule is executed.
 
     >>> import tacos
-    >>> topo = tacos.topology.fat_tree(4, 4)
-    >>> greedy = tacos.synthesize(topo, tacos.collective.all_to_all(topo, "64MB"), engine="greedy")
-    >>> print(slowdown(greedy).partition(";")[0])
-    executed 3.0 times as long as ideal: switch 0 -> switch 4 carries 192 MB, which takes 99 % of the time
+    >>> topo = tacos.topology.fat_tree(2, 2, routing="first")
+    >>> paths = tacos.routes(topo, links=[[(0, 4), (4, 6), (6, 5), (5, 2)], [(1, 4), (4, 7), (7, 5), (5, 3)]])
+    >>> coll = tacos.collective.send_recv(topo, [(0, 2, "64MB"), (1, 3, "64MB")], chunks=1)
+    >>> over_both = tacos.retime(coll, paths, route=[0, 1], chunk=[0, 1], step=0)
+    >>> print(slowdown(over_both).partition(";")[0])
+    executed 2.0 times as long as ideal: switch 0 -> switch 2 carries 128 MB, which takes 100 % of the time
     """
     ratio = schedule.executed_s / schedule.time_s if schedule.time_ps else 1.0
     if ratio < _FAR or schedule.transfers > _EXPLAINED:

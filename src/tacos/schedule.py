@@ -112,7 +112,7 @@ def paths(
     >>> import tacos
     >>> tree = tacos.topology.fat_tree(2, 2)
     >>> routes(tree, pairs=([0], [2])).links.tolist(), paths(tree, ([0], [2])).links.tolist()
-    ([0, 8, 9, 12, 14, 6], [0, 8, 12, 6])
+    ([0, 8, 9, 14, 15, 6], [0, 8, 14, 6])
     """
     if topology.routing != "spread":
         return routes(topology, pairs=pairs, progress=progress)
