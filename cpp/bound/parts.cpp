@@ -64,7 +64,7 @@ std::pair<std::int32_t, double> best_set(const Neighbourhood& around) {
   return best;
 }
 
-constexpr std::size_t kSpeeds = 8;  // bandwidths by which boxes are told apart (chosen)
+constexpr std::size_t kGaps = 8;  // gaps between bandwidths at which boxes are told apart (chosen)
 
 bool active(const Topology& topology, NodeId node) {
   return topology.is_npu(node) || topology.can(node, kMulticast | kReduce);
@@ -92,10 +92,18 @@ std::vector<Parts> joined_faster(const Topology& topology) {
                                    topology.spec().link_bandwidth_Bps.end());
   std::sort(speeds.begin(), speeds.end());
   speeds.erase(std::unique(speeds.begin(), speeds.end()), speeds.end());
-  if (!speeds.empty()) speeds.pop_back();  // no link is faster than the fastest
-  speeds.resize(std::min(speeds.size(), kSpeeds));
+  // Measured bandwidths of equal links differ a little, so the widest gaps count.
+  std::vector<std::pair<double, std::int64_t>> gaps;  // the ratio of neighbours, and the lower one
+  for (std::size_t i = 1; i < speeds.size(); ++i) {
+    gaps.emplace_back(-static_cast<double>(speeds[i]) / static_cast<double>(speeds[i - 1]),
+                      speeds[i - 1]);
+  }
+  std::sort(gaps.begin(), gaps.end());
+  gaps.resize(std::min(gaps.size(), kGaps));
+  std::sort(gaps.begin(), gaps.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
   std::vector<Parts> result;
-  for (const auto speed : speeds) {
+  for (const auto& [ratio, speed] : gaps) {
     std::vector<std::vector<NodeId>> near(at(topology.nodes()));
     for (LinkId link = 0; link < topology.links(); ++link) {
       if (topology.bandwidth(link) <= speed) continue;
@@ -103,7 +111,7 @@ std::vector<Parts> joined_faster(const Topology& topology) {
       near[at(topology.dst(link))].push_back(topology.src(link));
     }
     std::vector<std::uint8_t> seen(at(topology.nodes()), 0);
-    std::vector<std::vector<NodeId>> sets;
+    std::vector<std::vector<NodeId>> sets, wholes;
     for (NodeId first = 0; first < topology.npus(); ++first) {
       if (seen[at(first)]) continue;
       seen[at(first)] = 1;
@@ -115,11 +123,14 @@ std::vector<Parts> joined_faster(const Topology& topology) {
         }
       }
       sets.push_back(std::move(npus));
+      wholes.push_back(std::move(reached));
     }
     const bool parted = sets.size() > 1 && sets.size() < at(topology.npus());
-    if (parted && (result.empty() || at(result.back().count) != sets.size())) {
-      result.push_back(Parts::of_sets(topology, std::move(sets)));
-    }
+    if (!parted || (!result.empty() && at(result.back().count) == sets.size())) continue;
+    // With the switches inside a box, others may join it that would not join its NPUs alone.
+    auto whole = Parts::of_sets(topology, std::move(wholes));
+    result.push_back(Parts::of_sets(topology, std::move(sets)));
+    if (whole.of != result.back().of) result.push_back(std::move(whole));
   }
   return result;
 }

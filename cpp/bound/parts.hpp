@@ -16,7 +16,7 @@ struct Parts {
   std::int32_t count = 0;
   std::vector<std::int32_t> of;  // per node: its set, or -1
 
-  // Makes parts of sets of NPUs; a set that overlaps a larger one is dropped. A switch joins a set if
+  // Makes parts of sets of nodes; a set that overlaps a larger one is dropped. Another switch joins a set if
   // that reduces the bandwidth out of the set.
   static Parts of_sets(const Topology& topology, std::vector<std::vector<NodeId>> sets);
 
@@ -39,7 +39,7 @@ std::vector<std::vector<bool>> dimension_choices(const Topology& topology);
 Parts blocks(const Topology& topology, const std::vector<bool>& chosen);
 
 // The parts that stay connected over links that are faster than a bandwidth: boxes, even where they differ; one choice for
-// each of the lowest bandwidths that a link has.
+// each of the widest gaps between the bandwidths of links.
 std::vector<Parts> joined_faster(const Topology& topology);
 
 // The block of NPU 0, in time proportional to its size.
