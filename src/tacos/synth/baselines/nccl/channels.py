@@ -642,7 +642,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
             best, carried = found, total
     simple = _one_order(network, box)
     if not best:  # there is no ring over links alone
-        around = _around(rooms[2], search_order(network, box, rooms[2].left))
+        around = _around(rooms[-1], search_order(network, box, rooms[-1].left)) if rooms else None
         return _shortest_of(network, [around, simple] if around else [simple])
     return _fastest_first(network, best) if carried >= network.bandwidth(simple) else simple
 
