@@ -57,6 +57,12 @@ class Routes {
     return ends(r, kind(r) != RouteKind::reduce);
   }
   std::int32_t legs(RouteId r) const { return legs_[at(r)]; }
+  // Whether a chunk of any size reaches each link at the same offset: not where it waits between legs, nor where a tree or a
+  // spread route leads through nodes that take in whole chunks.
+  bool steady(RouteId r) const {
+    const bool flows = topology_->spec().forwarding == Forwarding::cut_through;
+    return legs(r) == 1 && (flows || kind(r) == RouteKind::path);
+  }
   // Whether a message between NPUs can take it: a path or a spread route.
   bool unicast(RouteId r) const {
     return kind(r) == RouteKind::path || kind(r) == RouteKind::spread;

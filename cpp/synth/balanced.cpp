@@ -477,7 +477,7 @@ Schedule balanced(const std::shared_ptr<const Collective>& collective, const Nei
   const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
   const Order order{columns.route, columns.chunk, columns.step, op, reads};
   for (const RouteId route : columns.route) {
-    if (neighbours.routes->legs(route) > 1) {  // a message may have to wait between two legs
+    if (!neighbours.routes->steady(route)) {  // a message may have to wait on its way
       return retime(collective, neighbours.routes, order, provenance, progress);
     }
   }

@@ -72,9 +72,9 @@ Schedule greedy(const std::shared_ptr<const Topology>& topology,
     const std::vector<std::uint8_t> op(count, static_cast<std::uint8_t>(Op::copy));
     const std::vector<std::uint8_t> reads(count, static_cast<std::uint8_t>(Reads::acc));
     const Order order{moves.route, moves.chunk, moves.step, op, reads};
-    // Routes of several legs were timed as if no chunk waited between legs.
+    // Others were timed as if no chunk waited between legs, and all chunks were of one size.
     for (const RouteId route : moves.route) {
-      if (routes->legs(route) > 1)
+      if (!routes->steady(route))
         return retime(collective, std::move(routes), order, provenance, report);
     }
     return with_starts(collective, std::move(routes), order, moves.start, provenance, report);

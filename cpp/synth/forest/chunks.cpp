@@ -125,11 +125,8 @@ Schedule timed(const Untimed& untimed, std::shared_ptr<const Collective> collect
   const Order order{moves.route, moves.chunk, moves.step, untimed.op, reads};
   const auto& topology = untimed.routes->topology();
   bool simple = topology.spec().reduce_bandwidth_Bps == 0;
-  const bool cut_through = topology.spec().forwarding == Forwarding::cut_through;
   for (RouteId r = 0; r < untimed.routes->count(); ++r) {
-    // If switches store whole chunks, the times at which a tree's links are used depend on the chunk's size.
-    simple &=
-        untimed.routes->legs(r) == 1 && (cut_through || untimed.routes->kind(r) == RouteKind::path);
+    simple &= untimed.routes->steady(r);
   }
   std::int64_t bytes = 0;
   for (ChunkId x = 0; x < collective->chunks(); ++x) {

@@ -20,9 +20,9 @@ using forest::Translations;
 constexpr std::size_t kTryStages = 200'000;  // moves, up to which half-balanced trees are tried
 constexpr Time kLargestStart = std::numeric_limits<std::uint32_t>::max();
 
-bool one_leg(const Routes& routes) {
+bool steady(const Routes& routes) {
   for (RouteId r = 0; r < routes.count(); ++r) {
-    if (routes.legs(r) != 1) return false;
+    if (!routes.steady(r)) return false;
   }
   return true;
 }
@@ -88,7 +88,7 @@ std::optional<Part> solve_balanced(const std::shared_ptr<const Topology>& topolo
                                    const Translations& translations, std::int32_t pieces,
                                    std::int64_t bytes, Time quantum, const Progress& progress) {
   const auto hops = forest::hops(topology, translations);
-  if (!one_leg(*hops.routes)) return std::nullopt;
+  if (!steady(*hops.routes)) return std::nullopt;
   std::vector<Time> cost(at(translations.orbits()));
   for (LinkId link = 0; link < topology->links(); ++link) {
     cost[at(translations.orbit()[at(link)])] = topology->busy_time(link, bytes);
@@ -124,7 +124,7 @@ std::optional<Part> solve_balanced(const std::shared_ptr<const Topology>& topolo
 std::optional<Part> solve_packed(const Forest& forest, const Translations& translations,
                                  std::int32_t pieces, std::int64_t bytes, Time quantum,
                                  const Progress& progress) {
-  if (!one_leg(*forest.routes)) return std::nullopt;
+  if (!steady(*forest.routes)) return std::nullopt;
   Part part;
   part.routes = forest.routes;
   std::vector<NodeId> holder;
