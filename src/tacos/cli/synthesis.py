@@ -47,7 +47,6 @@ from tacos.cli.options import (
     offered,
 )
 from tacos.console import front_table, print_table, progress, ranges_table, width
-from tacos.search.fault_cost import fault_cost
 from tacos.targets import bound_for, check_held, targets
 
 
@@ -287,6 +286,8 @@ def _without_sums(schedule: Schedule, target: str | None) -> dict[str, str]:
 
 def _faults(schedule: Schedule, *, numbers: bool) -> dict[str, Any]:
     """Return what the network's faults cost, in words and, for scripts, as numbers."""
+    from tacos.search.fault_cost import fault_cost
+
     cost = fault_cost(schedule)
     if cost is None:
         return {}
