@@ -150,7 +150,7 @@ class Plans:
     ...     plans = Plans.load(folder)
     ...     plans.choose("all_reduce", range(4), 4096).reason
     ...     plans.choose("all_reduce", range(4), 64).reason
-    'all_reduce-1MB-41881ac8.tacos, made for 1 MB'
+    'all_reduce-1MB-711f14f4.tacos, made for 1 MB'
     'no plan for all-reduce of 64 B among 4 NPUs: there are plans for 1000 B or more'
     """
 

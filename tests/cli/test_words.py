@@ -37,7 +37,7 @@ KEYWORDS = {
         RING, (0, 1), boht=True
     ),
     "ring() has no argument 'colour'; it takes n, bidirectional, bandwidth, latency, link_model, "
-    "forwarding, reduce_bandwidth": lambda: tp.ring(4, colour="red"),
+    "forwarding, routing, reduce_bandwidth": lambda: tp.ring(4, colour="red"),
     "all_reduce() has no argument 'gruop'; did you mean 'group'?": lambda: co.all_reduce(
         RING, "1MB", gruop=[0]
     ),

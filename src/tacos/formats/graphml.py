@@ -81,7 +81,7 @@ def write(topology: Topology, path: Location) -> None:
     >>> import tacos
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(tacos.topology.switch(2, multicast=True), Path(folder, "net.graphml"))
-    ...     print(*Path(folder, "net.graphml").read_text().splitlines()[12:18], sep="\\n")
+    ...     print(*Path(folder, "net.graphml").read_text().splitlines()[13:19], sep="\\n")
       <graph edgedefault="directed">
         <data key="family">switch</data>
         <node id="0"/>

@@ -129,7 +129,7 @@ def sweep_table(
     >>> from tacos import training
     >>> best = training.search(training.model("llama3-8b"), tacos.topology.dgx_h100(1), batch=32, vp=1, recompute="none")
     >>> [column.header for column in sweep_table(best, limit=3).columns][:2]
-    ['tp', 'dp']
+    ['dp', 'cp']
     """
     from rich import box
     from rich.table import Table
