@@ -156,9 +156,8 @@ def lowered(schedule: tacos.Schedule, random: Random) -> None:
     collective = schedule.collective
     unequal = {"all_to_all_v", "send_recv", "custom"}
     named = any(part.kind not in unequal for part in collective.parts)
-    sayable = not schedule.routes.kinds[schedule.lane_route].any() and not (
-        named and (collective.chunk_bytes() == 0).any()
-    )
+    trees = {1, 2} & set(schedule.routes.kinds[schedule.lane_route].tolist())
+    sayable = not trees and not (named and (collective.chunk_bytes() == 0).any())
     try:
         program = tacos.lower(schedule, in_place=random.random() < 0.5)
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -549,9 +550,20 @@ def test_few_threads_are_awaited(pair, window, awaited):
         assert awaited_of(few, rank, by_all=True) <= max(awaited, least)
 
 
+def receives_in_order(program):
+    """Return whether each thread receives in the order of the sends: a sum that takes long may be overtaken."""
+    begin = program.thread_begin.tolist()
+    sent = [program.comes_from[a:b] for a, b in pairwise(begin)]
+    return all((np.diff(one[one >= 0]) > 0).all() for one in sent)
+
+
 @given(lowered())
 def test_joined_threads_do_the_same(pair):
     _, program = pair
+    if not receives_in_order(program):
+        with pytest.raises(ValueError, match="receives out of the order of the sends"):
+            keep_order(program, channels=32, steps=256, peers=32)
+        return
     apart, joined = (
         keep_order(program, channels=32, steps=256, peers=32, join=join) for join in (False, True)
     )
