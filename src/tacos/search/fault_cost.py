@@ -68,10 +68,7 @@ def fault_cost(schedule: Schedule) -> FaultCost | None:
     if topology.faults is None or listed:
         return None
     executed_s = schedule.executed_s
-    times: dict[str, float] = schedule.provenance.get("best_of", {})
-    found = [
-        times.get(name) or _reference_s(schedule, name) for name in with_unaware(["nccl"], topology)
-    ]
+    found = [_reference_s(schedule, name) for name in with_unaware(["nccl"], topology)]
     return FaultCost(
         executed_s,
         bound_for(topology.healthy(), _when_healthy(schedule), schedule.target).time_s,
