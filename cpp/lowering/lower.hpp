@@ -49,7 +49,7 @@ Program lower(const Schedule& schedule, const LowerOptions& options, const Progr
 // The steps of one rank of each orbit of ranks; the other ranks get none. A receive comes from the send of the same stored
 // transfer, which is an image of the send that it waits for. Throws like lower().
 struct OrbitMoves;
-Program lower_orbit(const Schedule& schedule, const OrbitMoves& moves, std::int32_t window,
+Program lower_orbit(const Schedule& schedule, const OrbitMoves& orbit, std::int32_t window,
                     const Progress& progress);
 
 // The transfers of a schedule by (src, dst, start), with the channel that each gets when it is lowered

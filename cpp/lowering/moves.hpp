@@ -12,12 +12,12 @@
 namespace tacos {
 
 struct Move {
-  NodeId src, dst;
-  ChunkId chunk;
-  RouteId route;
-  Op op;
-  Reads reads;
-  Time start, arrival;
+  NodeId src = -1, dst = -1;
+  ChunkId chunk = 0;
+  RouteId route = -1;
+  Op op = Op::copy;
+  Reads reads = Reads::acc;
+  Time start = 0, arrival = 0;
   std::int32_t channel = 0;
   StepId send = -1;  // the step that sends it
   SumOrder::Place place{};
