@@ -21,6 +21,7 @@ import numpy as np
 from tacos._core import (
     Meter,
     Program,
+    Routes,
     Schedule,
     channel_routes,
     folded,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tacos._core import Collective, Routes
+    from tacos._core import Collective
     from tacos.targets import Rule
     from tacos.units import Quantity
 
@@ -180,14 +181,14 @@ def execution(
         # Every link belongs to one thread, which keeps the schedule's order, so no message is late.
         return Execution(what.time_ps, what.time_ps, what.time_ps)
     limit = to_beat_ps if target_of(target).rules == RULES else None
-    usual = target == "schedule" or _takes_usual_routes(what)
-    if what.transfers >= _WORTH_ORBITS and usual:
+    if what.transfers >= _WORTH_ORBITS and _takes_usual_routes(what):
         orbit = what if what.form == "orbit" else folded(what, progress)
         if orbit is not None and (times := paced_by_orbit(orbit, limit=limit, progress=progress)):
             return Execution(what.time_ps, *times[:2], runs=times[2])
     if what.transfers > MOST_RUN:
         return None
     schedule = what.expand()
+    usual = target == "schedule" or _takes_usual_routes(schedule)
     in_order = schedule.time_ps if usual else _over_usual_routes(schedule).time_ps
     try:
         _, _, first_come, shared, runs = lower_paced(
@@ -204,7 +205,15 @@ def execution(
 
 def _takes_usual_routes(schedule: Schedule) -> bool:
     """Return whether a schedule's transfers take the routes that messages take; links that keep its order then keep its times."""
-    return np.array_equal(message_routes(schedule.routes).links, schedule.routes.links)
+    table = schedule.routes
+    used = np.unique(schedule.lane_route)
+    begin, lengths = table.link_begin[used], np.diff(table.link_begin)[used]
+    end = np.cumsum(lengths)
+    place = np.repeat(begin - end + lengths, lengths) + np.arange(lengths.sum())
+    taken = Routes(
+        schedule.topology, table.kinds[used], np.append(0, end), table.links[place].astype(np.int32)
+    )
+    return np.array_equal(message_routes(taken).links, taken.links)
 
 
 def _over_usual_routes(schedule: Schedule) -> Schedule:
