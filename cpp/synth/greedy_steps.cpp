@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMostInLinks = 255;  // numbered in a byte
 constexpr Time kLongestLag = 64;           // steps; a link is examined in each, busy or not
-// From so many transfers on, arrivals are rounded up to whole steps: the matching without steps takes 1.5 us per transfer,
+// From this number of transfers on, arrivals are rounded up to whole steps: the matching without steps takes 1.5 us per transfer,
 // some seconds, and the one with steps a tenth of that (measured on tori).
 constexpr std::uint64_t kWorthRounding = std::uint64_t{1} << 22;
 

@@ -131,7 +131,8 @@ def execution(
     """Return how long a schedule or program takes when it is executed, under each rule.
 
     A schedule is lowered first (:func:`tacos.program.lower`). Its program runs thread by thread over the network's default
-    routes. From 100,000 transfers on, a symmetric schedule is executed by orbit, whatever its size. Where switches multicast or reduce, which a program cannot express, the schedule itself is run.
+    routes. From 100,000 transfers on, a symmetric schedule of any size is executed by orbit. Where switches multicast or reduce,
+    which a program cannot express, the schedule itself is run.
 
     Args:
         what: A schedule, or a program together with its topology.

@@ -641,7 +641,7 @@ def _in_one_box(network: Network, box: Chain) -> list[Chain]:
         if found and (total := network.bandwidth(found)) > carried * (1 + 1e-9):
             best, carried = found, total
     simple = _one_order(network, box)
-    if not best:  # there is no ring over links alone
+    if not best:  # no ring over links alone exists
         around = _around(rooms[-1], search_order(network, box, rooms[-1].left)) if rooms else None
         return _shortest_of(network, [around, simple] if around else [simple])
     return _fastest_first(network, best) if carried >= network.bandwidth(simple) else simple

@@ -120,7 +120,7 @@ class Unaware(Network):
         """Return the links that a route takes now, and what it avoids: ``"fabric"`` or ``"port"`` if one of its links is dead.
 
         Raises:
-            InfeasibleError: A link is dead, and there is no way around it.
+            InfeasibleError: A link is dead, and no other way exists.
         """
         now: NDArray[np.int64] = self.now[list(links)]
         if (now >= 0).all():
